@@ -4,12 +4,9 @@ A set is a sorted tuple of ranges (first code point, last code point). Ranges ne
 overlap. Surrogates, U+D800 to U+DFFF, are in no set, because UTF-8 can't encode surrogates.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
-from operator import itemgetter
 
 import regex
 
@@ -48,14 +45,8 @@ def complement(characters: Ranges) -> Ranges:
 
 
 def intersection(a: Ranges, b: Ranges) -> Ranges:
-    """Return the set of the characters that are in both sets; fast if `a` has few ranges."""
-    common: list[tuple[int, int]] = []
-    for first, last in a:
-        for low, high in islice(b, bisect_left(b, first, key=itemgetter(1)), None):
-            if low > last:
-                break
-            common.append((max(first, low), min(last, high)))
-    return tuple(common)
+    """Return the set of the characters that are in both sets."""
+    return complement(character_set([*complement(a), *complement(b)]))
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt2np.checkpoint.config import parse_eos_token_ids
 from gpt2np.data.files import read_json_object
-from gpt2np.errors import CheckpointError, InvalidArgumentError, errors_at, short_repr
+from gpt2np.errors import CheckpointError, InvalidArgumentError, errors_at
 from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.limits import limits
 
@@ -63,13 +63,8 @@ def _bad_words_ids(
     content: Mapping[str, Any], source: str, eos_token_ids: frozenset[int]
 ) -> list[Any]:
     """Return `suppress_tokens` and, as in transformers, `bad_words_ids` without end-of-text ids."""
-    words = _list(content, "bad_words_ids", source)
+    words, tokens = (content.get(name) or [] for name in ("bad_words_ids", "suppress_tokens"))
+    if not (isinstance(words, list) and isinstance(tokens, list)):
+        raise CheckpointError(f"{source}: bad_words_ids and suppress_tokens must be lists")
     words = [word for word in words if word not in [[end] for end in eos_token_ids]]
-    return [*words, *([token_id] for token_id in _list(content, "suppress_tokens", source))]
-
-
-def _list(content: Mapping[str, Any], name: str, source: str) -> list[Any]:
-    value = content.get(name) or []
-    if not isinstance(value, list):
-        raise CheckpointError(f"{source}: {name} is {short_repr(value)}, expected a list")
-    return value
+    return [*words, *([token_id] for token_id in tokens)]

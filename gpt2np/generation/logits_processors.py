@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,14 +67,8 @@ _FORBIDDING = [
 ]
 
 
-@dataclass(frozen=True)
-class TokenHistory:
-    """The token ids so far, which penalties and bans read.
-
-    Attributes:
-        prompt: the ids of the prompt.
-        generated: the ids after the prompt; the list may grow.
-    """
+class TokenHistory(NamedTuple):
+    """The token ids of the prompt and those after it, which penalties and bans read."""
 
     prompt: Sequence[int]
     generated: Sequence[int]
@@ -84,10 +77,6 @@ class TokenHistory:
     def ids(self) -> list[int]:
         """All token ids so far."""
         return [*self.prompt, *self.generated]
-
-    def counts(self, vocab_size: int) -> IntArray:
-        """Return how often each token id occurs after the prompt, (V,)."""
-        return np.bincount(np.array(self.generated, np.int64), minlength=vocab_size)
 
 
 def repeated_ngram_ids(ids: Sequence[int], n: int) -> list[int]:
@@ -126,7 +115,8 @@ def process_logits(
         logits = repetition_penalty(logits, used, options.repetition_penalty)
     presence, frequency = options.presence_penalty, options.frequency_penalty
     if presence or frequency:
-        counts = history.counts(len(logits))
+        generated = np.array(history.generated, np.int64)
+        counts = np.bincount(generated, minlength=len(logits))
         logits = presence_and_frequency_penalty(logits, counts, presence, frequency)
     if options.no_repeat_ngram_size:
         logits = ban(logits, repeated_ngram_ids(history.ids, options.no_repeat_ngram_size - 1))

@@ -225,9 +225,8 @@ class Scheduler:
             if not hook:
                 raise
             if isinstance(error, CheckpointError):
-                error = InvalidArgumentError(
-                    "the logits are not numbers with these interventions; use smaller factors"
-                )
+                text = "the logits are not numbers with these interventions; use smaller factors"
+                error = InvalidArgumentError(text)
             if isinstance(error, InvalidArgumentError):
                 error.param = error.param or "interventions"
             batch[0].end("cancelled", error)  # the other sequences go on

@@ -235,19 +235,17 @@ def score_texts(
             windows.append(Window(ids[start:stop], first - start, n_before + first))
         inputs.append(ids)
         n_before += len(ids)
-    found = {"logprobs": np.full(n_before, np.nan), "best": np.full(n_before, -1)}
+    logprobs, best = np.full(n_before, np.nan), np.full(n_before, -1)
     for batch in _batches(windows, 0 if hook else _MAX_TOKENS):
         scored = [np.arange(w.position, w.position + len(w.ids) - w.first) for w in batch]
         positions = np.concatenate(scored)
-        scores = _score_batch(model, batch, hook)
-        for array, values in zip(found.values(), scores, strict=True):
-            array[positions] = values
+        logprobs[positions], best[positions] = _score_batch(model, batch, hook)
         on_progress(len(positions))
     results, stop = [], 0
     for ids, prefix in zip(inputs, prefixes, strict=True):
         start, stop = stop + len(prefix), stop + len(ids)
-        arrays: Any = {name: array[start:stop].copy() for name, array in found.items()}
-        results.append(TextScore(ids[len(prefix) :], **arrays))
+        part = slice(start, stop)
+        results.append(TextScore(ids[len(prefix) :], logprobs[part].copy(), best[part].copy()))
     return results
 
 

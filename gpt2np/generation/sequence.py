@@ -99,6 +99,7 @@ class RunningSequence:
     def completion(self) -> Completion:
         """The result of the generation so far."""
         options = self.request.options
+        n_missing = len(self.request.ids) - 1 - len(self.prompt_logprobs)
         return Completion.of(
             self.request,
             text=self.text,
@@ -106,15 +107,11 @@ class RunningSequence:
             finish_reason=self.finish_reason,
             seconds=self.seconds,
             logprobs=None if options.logprobs is None else list(self.logprobs),
-            prompt_logprobs=None if options.prompt_logprobs is None else self._all_prompt_logprobs,
+            prompt_logprobs=None
+            if options.prompt_logprobs is None
+            else [None, *self.prompt_logprobs, *[None] * n_missing],
             stop_reason=self.stop_reason,
         )
-
-    @property
-    def _all_prompt_logprobs(self) -> list[TokenLogprob | None]:
-        """One entry for each prompt id; None for an id that is not scored."""
-        n_missing = len(self.request.ids) - 1 - len(self.prompt_logprobs)
-        return [None, *self.prompt_logprobs, *[None] * n_missing]
 
     @property
     def hook(self) -> Hook | None:
@@ -143,28 +140,24 @@ class RunningSequence:
         first = self.cache.length - len(self.request.ids)
         return self.ids[first:] if first >= 0 else [*self.request.ids[first:], *self.ids]
 
-    def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
+    def accept(self, logits: Array, draft: Sequence[int] = ()) -> None:
         """Select and append one token per row of logits until a draft token is rejected.
 
         `logits` is (1 + len(draft), V). Row i predicts draft[i], and the last row predicts the
         token after the draft. A draft token is accepted if the token selected from the row is the
-        same. Returns the number of accepted draft tokens. A cancelled sequence gets one token.
+        same. A cancelled sequence gets one token.
 
         Raises:
             InvalidArgumentError: options and constraint forbid every next token.
         """
-        n_accepted = 0
-        for row in logits:
+        for i, row in enumerate(logits):
             token_id = self.choose(row)
             self.append(token_id, row)
-            if self.finish_reason or self.is_cancelled or n_accepted == len(draft):
+            is_accepted = i < len(draft) and token_id == draft[i]
+            if self.finish_reason or self.is_cancelled or not is_accepted:
                 break
-            if token_id != draft[n_accepted]:
-                break
-            n_accepted += 1
         if self.cache.length >= self.length:  # the next step computes the last token
             self.cache.truncate(self.length - 1)
-        return n_accepted
 
     def score_prompt(self, first: int, logits: Array) -> None:
         """Append log probabilities of prompt tokens; logits (n, V) follow tokens `first` and on."""

@@ -59,7 +59,7 @@ OF_COMPLETIONS = [  # a body, and words of the error
     ({"response_format": {"type": "structural_tag"}}, "response_format"),
     ({"response_format": {"type": "json_schema"}}, "response_format has no JSON Schema"),
     ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
-    ({"response_format": WRONG_SCHEMA}, "response_format, at #: type is 'x'"),
+    ({"response_format": WRONG_SCHEMA}, "response_format, at #: type cannot be 'x'"),
     ({"structured_outputs": {"json": "schema.json"}}, "structured_outputs.json: "),
     ({"structured_outputs": {"json": "{"}}, "structured_outputs.json: "),
     ({"structured_outputs": {"json": []}}, "structured_outputs.json: "),

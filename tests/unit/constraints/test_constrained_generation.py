@@ -91,9 +91,8 @@ def test_a_constraint_beside_choices_is_refused(lm, vowels):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"choices": ["a", "b\ud800"]}, r"choices: 'b\\ud800' has a lone surrogate"),
         ({"regex": "(a?){8000}"}, r"too large, .*in place of \(x\?\)"),
-        ({"regex": r"(a)\1"}, r"has \\1 at offset 3, which is not supported"),
+        ({"regex": r"(a)\1"}, r"at offset 3: \\1 is not supported"),
     ],
 )
 def test_bad_input(lm, options, message):

@@ -110,8 +110,8 @@ def test_unsupported_keyword_is_named(keyword):
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"type": "strin"}, "type is 'strin'; it must be one of string"),
-        ({"minLength": "3"}, "minLength is '3'; it must be an integer from 0"),
+        ({"type": "strin"}, "type cannot be 'strin'"),
+        ({"minLength": "3"}, "minLength cannot be '3'"),
         ({"format": "phone"}, "format 'phone' is not supported; there are date-time"),
         ({"$ref": "http://x/y"}, "'http://x/y' leads nowhere; only references such as"),
         ({"$ref": "#/$defs/a"}, "leads nowhere"),
@@ -119,7 +119,7 @@ def test_unsupported_keyword_is_named(keyword):
         ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "0 and 1 may both be; use anyOf"),
         ({"pattern": "^a+$", "maxLength": 2}, "put the length into the pattern"),
         ({"enum": [1], "minimum": 0}, "minimum beside enum"),
-        ({"pattern": "(?=a)"}, r"has \(\?= at offset 0, which is not supported"),
+        ({"pattern": "(?=a)"}, r"at offset 0: \(\?= is not supported"),
         ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "two values of pattern"),
     ],
 )
