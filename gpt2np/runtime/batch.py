@@ -102,13 +102,14 @@ class Batch:
         tokens = np.concatenate([[], *(np.r_[block.tokens] for block in blocks)]).astype(np.int64)
         stops = np.cumsum([block.tokens.stop - block.tokens.start for block in blocks]).tolist()
         packed = map(slice, [0, *stops], stops)
+        sequences = np.repeat(range(len(self.slices)), [s.stop - s.start for s in self.slices])
         logits_mask, is_mine = self.logits_mask.copy(), np.isin(self.output_rows, tokens)
         logits_mask[logits_mask] = is_mine
         return replace(
             self,
             token_ids=self.token_ids[tokens],
             positions=self.positions[tokens],
-            kv_writes=[write.select(tokens) for write in self.kv_writes],
+            kv_writes=kv_writes(self.caches, sequences[tokens], self.positions[tokens]),
             query_blocks=[replace(b, tokens=new) for b, new in zip(blocks, packed, strict=True)],
             output_rows=np.searchsorted(tokens, self.output_rows[is_mine]),
             logits_mask=logits_mask,
@@ -167,7 +168,7 @@ def _make_batch(
         positions=positions,
         slices=layout.slices,
         caches=caches,
-        kv_writes=kv_writes(caches, layout.slices, positions),
+        kv_writes=kv_writes(caches, layout.sequences, positions),
         query_blocks=layout.query_blocks,
         output_rows=output_rows,
         logits_mask=logits_mask,
@@ -178,6 +179,7 @@ class _Layout(NamedTuple):
     """The part of a batch that later decode steps share: positions count from the first text's."""
 
     positions: IntArray
+    sequences: IntArray  # the index of each token's sequence
     slices: list[slice]
     query_blocks: list[QueryBlock]
 
@@ -198,6 +200,7 @@ def _layout(
     starts = zip(counts, cached, strict=True)
     return _Layout(
         np.concatenate([np.arange(start, start + n) for n, start in starts]),
+        np.repeat(range(len(counts)), counts),
         [slice(stop - n, stop) for n, stop in zip(counts, stops, strict=True)],
         query_blocks(
             counts, cached, max_queries, adjacent=adjacent, whole_sequences=whole_sequences

@@ -229,22 +229,15 @@ class KVStore:
 class KVWrite:
     """The slot mapping of n tokens, a range of the batch: where `store` has their keys and values.
 
-    `tile`, `slot` and `offset` (n,) are the place of each token; integers for a pass over a single
+    `tile`, `offset` and `slot` (n,) are the place of each token; integers for a pass over a single
     token, because NumPy indexes faster with integers.
     """
 
     store: KVStore
     tokens: slice
     tile: IntArray | int
-    slot: IntArray | int
     offset: IntArray | int
-
-    def select(self, tokens: IntArray) -> KVWrite:
-        """Return the slot mapping of a batch with only `tokens`, sorted indices in this batch."""
-        start, stop = np.searchsorted(tokens, (self.tokens.start, self.tokens.stop))
-        chosen = tokens[start:stop] - self.tokens.start
-        places = [np.atleast_1d(x)[chosen] for x in (self.tile, self.slot, self.offset)]
-        return KVWrite(self.store, slice(int(start), int(stop)), *places)
+    slot: IntArray | int
 
     def append(self, layer: int, heads: slice, kv: Array) -> None:
         """Write one layer's keys and values of the n tokens to the store.
@@ -257,24 +250,25 @@ class KVWrite:
         self.store.values[(*place, self.offset)] = values
 
 
-def kv_writes(
-    caches: Sequence[KVCache], tokens: Sequence[slice], positions: IntArray
-) -> list[KVWrite]:
+def kv_writes(caches: Sequence[KVCache], sequences: IntArray, positions: IntArray) -> list[KVWrite]:
     """Return the slot mappings of new tokens; consecutive caches in one store share a mapping.
 
-    `tokens` has the range of each cache's new tokens in the batch, `positions` (N,) their places.
+    `sequences` (N,), in ascending order, has the index of each token's cache, and `positions` (N,)
+    the token's place in it.
     """
     if len(positions) == 1:
-        (store, slot), (tile, offset) = caches[0].place, divmod(positions.item(), TILE)
-        return [KVWrite(store, tokens[0], tile, slot, offset)]
+        store, slot = caches[sequences.item()].place
+        return [KVWrite(store, slice(0, 1), *divmod(positions.item(), TILE), slot)]
     tiles, offsets = np.divmod(positions, TILE)
-    writes = []
-    for store, run in groupby(range(len(caches)), lambda i: caches[i].place[0]):
-        members = list(run)
-        part = slice(tokens[members[0]].start, tokens[members[-1]].stop)
-        slots = [caches[i].place[1] for i in members]
-        counts = [tokens[i].stop - tokens[i].start for i in members]
-        writes.append(KVWrite(store, part, tiles[part], np.repeat(slots, counts), offsets[part]))
+    slots = np.array([cache.place[1] for cache in caches])[sequences]
+    writes = list[KVWrite]()
+    start, end = 0, 0
+    for store, run in groupby(caches, lambda cache: cache.place[0]):
+        end += len(list(run))
+        stop = int(np.searchsorted(sequences, end))
+        part = slice(start, stop)
+        writes.append(KVWrite(store, part, tiles[part], offsets[part], slots[part]))
+        start = stop
     return writes
 
 

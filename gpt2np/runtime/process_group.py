@@ -58,9 +58,10 @@ class ProcessGroup:
         self.workers, self.world_size, self.tuner = workers, world_size, tuner
         self._is_busy = False  # workers are being started, or compute a pass
         self._lock = threading.Lock()
-        settings = ExitStack()
-        settings.enter_context(single_threaded_blas())
-        self.end = weakref.finalize(owner, _end, workers, settings, os.getpid())
+        ending = ExitStack()
+        ending.enter_context(single_threaded_blas())
+        ending.callback(workers.stop)
+        self.end = weakref.finalize(owner, ending.close)
         _groups.add(self)
 
     def close(self) -> None:
@@ -143,14 +144,8 @@ class ProcessGroup:
     def forget_workers(self) -> None:
         """Leave the workers to the parent of this forked process."""
         self.world_size, self._lock = 1, threading.Lock()
+        self.end.detach()
         self.workers.forget()
-
-
-def _end(workers: Workers, settings: ExitStack, owner_pid: int) -> None:
-    """Stop the workers and restore BLAS's thread count, if this process owns the group."""
-    if os.getpid() == owner_pid:
-        workers.stop()
-        settings.close()
 
 
 _groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()

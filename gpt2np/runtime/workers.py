@@ -19,7 +19,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -60,7 +60,6 @@ class Workers:
         # Threads run on ARM, too, where only a list's items are written in order.
         self._counters: Any = memoryview(mmap.mmap(-1, 8 * n)).cast("q") if memory else [0] * n
         self._handles: WeakKeyDictionary[KVStore, Any] = WeakKeyDictionary()
-        self._views: dict[Any, KVStore] = {}  # the stores of a worker process, by handle
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -107,9 +106,10 @@ class Workers:
             if self._memory:
                 _detach(connection.fileno())
             with inline(), np.errstate(all="ignore"):  # rank 0 warns
+                stores = lru_cache(_MAX_VIEWS)(self._store)
                 failure = partial(_failure_of_rank_0, connection)
                 for task in iter(connection.recv, None):
-                    self._compute(number, failure, *task)
+                    self._compute(number, stores, failure, *task)
         except EOFError:
             pass
         except BaseException as error:
@@ -119,6 +119,7 @@ class Workers:
     def _compute(
         self,
         number: int,
+        store: Callable[[Any], KVStore],
         failure: Callable[[], str],
         world_size: int,
         barriers_reached: int,
@@ -128,7 +129,7 @@ class Workers:
     ) -> None:
         self._counters[number * COUNTER_STRIDE] = barriers_reached
         sequences = [np.array(sequence, np.int64) for sequence in ids]
-        caches = [KVCache.in_slot(self._store(handle), *place) for handle, *place in places]
+        caches = [KVCache.in_slot(store(handle), *place) for handle, *place in places]
         rank = Rank(number, world_size, self._buffers, self._counters, failure)
         self._runner.run(sequences, caches, np.array(logits_indices, np.int64), rank=rank)
 
@@ -168,14 +169,12 @@ class Workers:
         return self._handles.get(store) if self._memory else store
 
     def _store(self, handle: Any) -> KVStore:
+        """Return the store of a handle, in a worker."""
         if not self._memory:
             return handle  # type: ignore[no-any-return]
-        if handle not in self._views:
-            start, tiles, slots = handle
-            config, dtype = self._runner.config, self._runner.dtype
-            view = KVStore(config, dtype, slots, tiles, partial(self._memory.view, start))
-            self._views = dict([*self._views.items(), (handle, view)][-_MAX_VIEWS:])
-        return self._views[handle]
+        start, tiles, slots = handle
+        config, dtype = self._runner.config, self._runner.dtype
+        return KVStore(config, dtype, slots, tiles, partial(self._memory.view, start))
 
     def run(
         self,
@@ -229,11 +228,10 @@ class SharedMemory:
         size = size or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         self._memory = mmap.mmap(-1, size)
         self._memory.madvise(mmap.MADV_REMOVE, 0, mmap.PAGESIZE)  # fails early where unsupported
-        self.max_kept, self._unused = max_kept, 0  # the start of the part that was never used
-        # The freed blocks of 2ⁿ bytes, with and without memory. Finalizers append to the lists
-        # without the lock, which the thread that they interrupt may hold.
-        self._kept: list[list[int]] = [[] for _ in range(64)]
-        self._empty: list[list[int]] = [[] for _ in range(64)]
+        self._max_kept, self._unused = max_kept, 0  # the start of the part that was never used
+        # The freed blocks of 2ⁿ bytes: start, and whether the block has memory. Finalizers append
+        # to the lists without the lock, which the thread that they interrupt may hold.
+        self._freed: list[list[tuple[int, bool]]] = [[] for _ in range(64)]
         self._lock = threading.Lock()
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, int] | None:
@@ -241,24 +239,16 @@ class SharedMemory:
         nbytes = max(mmap.PAGESIZE, math.prod(shape) * np.dtype(dtype).itemsize)
         n = (nbytes - 1).bit_length()
         with self._lock:
-            kept = self._kept[n].pop() if self._kept[n] else None
-            start = kept if kept is not None else self._empty_block(n)
-        if start is None:
-            return None
+            start, was_used = self._freed[n].pop() if self._freed[n] else (self._unused, False)
+            end = start + (1 << n)
+            if end > len(self._memory):
+                return None
+            self._unused = max(self._unused, end)
         flat = np.frombuffer(self._memory, dtype, math.prod(shape), start)
         weakref.finalize(flat, self._free, start, n, os.getpid()).atexit = False
-        if kept is not None:
+        if was_used:
             flat[...] = 0
         return flat.reshape(shape), start
-
-    def _empty_block(self, n: int) -> int | None:
-        if self._empty[n]:
-            return self._empty[n].pop()
-        start, end = self._unused, self._unused + (1 << n)
-        if end > len(self._memory):
-            return None
-        self._unused = end
-        return start
 
     def view(self, start: int, _: object, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return the array at an offset that `zeros` returned, for a store of a worker."""
@@ -267,12 +257,12 @@ class SharedMemory:
     def _free(self, start: int, n: int, process: int) -> None:
         if os.getpid() != process:
             return
-        if sum(len(blocks) << i for i, blocks in enumerate(self._kept)) + (1 << n) <= self.max_kept:
-            self._kept[n].append(start)
-            return
+        kept = sum(used << i for i, blocks in enumerate(self._freed) for _, used in blocks)
+        is_kept = kept + (1 << n) <= self._max_kept
         with suppress(OSError):  # locked memory can't be released; the block is lost
-            self._memory.madvise(mmap.MADV_REMOVE, start, 1 << n)
-            self._empty[n].append(start)
+            if not is_kept:
+                self._memory.madvise(mmap.MADV_REMOVE, start, 1 << n)
+            self._freed[n].append((start, is_kept))
 
 
 def _detach(kept: int) -> None:

@@ -23,10 +23,9 @@ def append(caches, keys, values):
     """Append keys and values (H, n, D) to the cache of each sequence."""
     counts = [key.shape[1] for key in keys]
     reserve(caches, counts)
-    ends = np.cumsum(counts).tolist()
-    tokens = [slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
+    sequences = np.repeat(range(len(counts)), counts)
     positions = [np.arange(c.length, c.length + n) for c, n in zip(caches, counts, strict=True)]
-    for write in kv_writes(caches, tokens, np.concatenate(positions)):
+    for write in kv_writes(caches, sequences, np.concatenate(positions)):
         kv = np.stack([np.concatenate(keys, 1), np.concatenate(values, 1)])
         write.append(0, slice(None), kv)
 
