@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpt2np.chat.session import UNSUPPORTED_OPTIONS
 from gpt2np.errors import InvalidArgumentError
@@ -16,38 +16,25 @@ if TYPE_CHECKING:
 
 FENCE = '"""'
 
-ReadLine = Callable[[bool], str | None]
-"""Returns a line without its newline, None at the end; the argument is True within a message."""
 
-
-class ChatInput(NamedTuple):
-    """User input: a message, or a slash command with its "/"."""
-
-    text: str
-    is_command: bool = False
-
-
-def read_input(read_line: ReadLine) -> ChatInput | None:
+def read_input(read_line: Callable[[bool], str | None]) -> str | None:
     """Read the next message or command; returns None at the end of the input.
 
-    A line that starts with "/" is a command. A message of several lines stands between two fences
-    (`FENCE`, three double quotes). A line that contains only a fence is not part of the message.
-    The end of the input ends a message, too.
+    A message of several lines stands between two fences (`FENCE`, three double quotes), or between
+    a fence and the end of the input. `read_line` gets True within a message; None ends the input.
     """
-    line = read_line(False)
-    if line is None:
-        return None
-    if not line.lstrip().startswith(FENCE):
-        return ChatInput(line, is_command=line.startswith("/"))
-    lines: list[str] = []
-    line, fence = line.lstrip().removeprefix(FENCE), ""
-    while line is not None and not fence:
-        text, fence, _ = line.partition(FENCE)
-        lines.append(text)
-        line = None if fence else read_line(True)
-    first = 0 if lines[0] else 1
-    last = len(lines) - 1 if fence and not lines[-1] else len(lines)
-    return ChatInput("\n".join(lines[first:last]))
+    text = line = read_line(False)
+    while text and line is not None and text.lstrip().startswith(FENCE) and text.count(FENCE) == 1:
+        line = read_line(True)
+        text += "" if line is None else f"\n{line}"
+    return text
+
+
+def without_fences(text: str) -> str:
+    """Return a message without its fences and their line breaks."""
+    if not text.lstrip().startswith(FENCE):
+        return text
+    return text.split(FENCE)[1].removeprefix("\n").removesuffix("\n")
 
 
 QUIT, RETRY = "/quit", "/retry"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.chat import ChatSession, read_chat_template
-from gpt2np.chat.commands import QUIT, RETRY, ChatInput, read_input, run_command
+from gpt2np.chat.commands import QUIT, RETRY, read_input, run_command, without_fences
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     exit_code, is_open = 0, True
     while is_open:
         try:
-            chat_input = read_input(_read_line)
-            is_open = chat_input is not None and _process(session, chat_input)
+            text = read_input(_read_line)
+            is_open = text is not None and _process(session, text)
         except KeyboardInterrupt:
             if not is_terminal:
                 raise
@@ -69,13 +69,14 @@ def _create_session(args: argparse.Namespace, options: dict[str, Any]) -> ChatSe
     return session
 
 
-def _process(session: ChatSession, chat_input: ChatInput) -> bool:
+def _process(session: ChatSession, text: str) -> bool:
     """Answer a message or run a slash command. Returns False for /quit, else True."""
-    if not chat_input.is_command:
-        if chat_input.text or session.template is None:
-            _write_answer(session, session.say(chat_input.text))
+    if not text.startswith("/"):
+        text = without_fences(text)
+        if text or session.template is None:
+            _write_answer(session, session.say(text))
         return True
-    result = run_command(session, chat_input.text)
+    result = run_command(session, text)
     if result == RETRY:
         _write_answer(session, session.retry())
     elif result != QUIT:

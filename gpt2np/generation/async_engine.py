@@ -99,16 +99,14 @@ class AsyncEngine:
     def __init__(
         self,
         max_running: int = 16,
-        cache_bytes: int | None = None,
         on_step: Callable[[Scheduler, Sequence[Update]], object] | None = None,
     ) -> None:
         """Create an engine that runs up to `max_running` sequences at a time.
 
-        `cache_bytes` limits the KV caches; see `Scheduler`. `on_step` is called on the engine's
-        thread after each decode step, with the step's updates, before their readers get them.
+        `on_step` is called on the engine's thread after each decode step, with the step's updates,
+        before their readers get them.
         """
         self._max_running = max_running
-        self._cache_bytes = cache_bytes
         self._on_step = on_step
         self._lock = threading.Lock()
         self._new: deque[_Entry] = deque()
@@ -140,9 +138,7 @@ class AsyncEngine:
                         "a callback cannot wait for a text of the same model; call generate instead"
                     )
                 if sequences and not self._thread:
-                    scheduler = Scheduler(
-                        model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK
-                    )
+                    scheduler = Scheduler(model, self._max_running, prefill_chunk=_PREFILL_CHUNK)
                     thread = threading.Thread(target=self._run, args=[scheduler], daemon=True)
                     thread.name = "gpt2np-engine"
                     thread.start()

@@ -272,13 +272,11 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
     async def tokenizer_info() -> Json:
         """Describe the first model's tokenizer, for lm-evaluation-harness."""
         engine = server.engine(None)
-        lm, tokenizer, template = engine.lm, engine.lm.tokenizer, engine.template
+        tokenizer, template = engine.lm.tokenizer, engine.template
         eos_tokens = [t for t, i in tokenizer.special_tokens.items() if i == tokenizer.eos_token_id]
         return {
             **tokenizer.vocabulary.special_tokens_map,
             "eos_token": next(iter(eos_tokens), None),
-            "vocab_size": tokenizer.vocab_size,
-            "model_max_length": lm.model.config.n_positions,
             "chat_template": template.source if template else None,
         }
 

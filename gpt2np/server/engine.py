@@ -139,12 +139,10 @@ class Engine:
         self._metrics = metrics
         self._max_sequences = options.max_running + options.max_queued
         self._running: set[RunningRequest] = set()  # changed in the event loop's thread only
-        self._submitted: dict[int, float] = {}  # times of sequences, by id()
         self._last_step = 0.0  # or when a sequence came to an idle engine
         on_step = WeakMethod(self._on_step)  # no cycle, so that a forgotten model's memory is free
         self._runner = AsyncEngine(
             options.max_running,
-            options.cache_bytes,
             lambda *step: (call := on_step()) and call(*step),
         )
 
@@ -156,7 +154,7 @@ class Engine:
         metrics.waiting.labels(name).set(len(scheduler.waiting))
         for update in updates:
             sequence, n = update.sequence, len(update.ids)
-            seconds = time.perf_counter() - self._submitted[id(sequence)]
+            seconds = self._last_step - sequence.started
             metrics.tokens.labels(name).inc(n)
             if n and n == len(sequence.ids):
                 metrics.first_token.labels(name).observe(seconds)
@@ -164,7 +162,6 @@ class Engine:
                 outcome = "error" if sequence.error else update.finish_reason
                 metrics.ended.labels(name, outcome).inc()
                 metrics.whole.labels(name).observe(seconds)
-                del self._submitted[id(sequence)]
 
     def check_health(self) -> None:
         """Raise UnavailableError if requests cannot run: no thread starts, or no step ends."""
@@ -206,11 +203,9 @@ class Engine:
         self, running: RunningRequest, every_step: bool = True
     ) -> AsyncIterator[list[Update]]:
         """Run the sequences of a request until its deadline; see `AsyncEngine.run`."""
-        sequences, now = running.all_sequences, time.perf_counter()
         if not self._runner.is_running:
-            self._last_step = now
-        self._submitted |= {id(sequence): now for sequence in sequences}
-        async for updates in self._runner.run(self.lm.model, sequences, every_step):
+            self._last_step = time.perf_counter()
+        async for updates in self._runner.run(self.lm.model, running.all_sequences, every_step):
             if asyncio.get_running_loop().time() > running.deadline:
                 raise RequestTimeoutError(self.options.timeout)
             for update in updates:

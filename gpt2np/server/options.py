@@ -23,12 +23,6 @@ class ServerOptions:
     max_queued: int = _queue(
         1024, "Maximum number of waiting sequences; further requests get status 503", low=1
     )
-    cache_bytes: int | None = _queue(
-        None,
-        "Maximum number of bytes for the KV caches of each model",
-        default_text="$GPT2NP_MAX_CACHE_BYTES, or 1 GiB",
-        low=1,
-    )
     timeout: float = _queue(
         600.0,
         "Abort a request after this many seconds, with status 504",

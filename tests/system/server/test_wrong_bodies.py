@@ -93,7 +93,7 @@ OF_CHATS = [
     ({"tools": TOOLS * 2, "tool_choice": "required"}, "tools is not supported unless"),
     ({"tools": TOOLS, "tool_choice": 123}, "tool_choice"),
     ({"tools": TOOLS, "tool_choice": "other"}, "tool_choice"),
-    ({"tool_choice": TOOLS[0]}, "tool_choice names no function"),
+    ({"tool_choice": TOOLS[0]}, "tool_choice is not supported unless"),
     ({"tools": TOOLS, "tool_choice": "required", "max_completion_tokens": 1}, "max_completion_tok"),
 ]
 OF_TOKENIZE = [

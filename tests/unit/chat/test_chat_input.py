@@ -2,14 +2,14 @@
 
 import pytest
 
-from gpt2np.chat.commands import ChatInput, read_input
+from gpt2np.chat.commands import read_input, without_fences
 
 
 @pytest.mark.parametrize(
     ("lines", "texts"),
     [
         (["a", "", "b"], ["a", "", "b"]),
-        (["/set top_k 4"], [ChatInput("/set top_k 4", is_command=True)]),
+        (["/set top_k 4"], ["/set top_k 4"]),
         (['"""', "a", "", "b", '"""', "c"], ["a\n\nb", "c"]),
         (['"""a', 'b"""'], ["a\nb"]),
         (['"""a"""'], ["a"]),
@@ -19,9 +19,10 @@ from gpt2np.chat.commands import ChatInput, read_input
         (['say """'], ['say """']),
     ],
 )
-def test_read_input_joins_the_lines_between_fences_and_marks_commands(lines, texts):
+def test_the_lines_between_fences_are_one_text(lines, texts):
     waiting = list(lines)
     found = []
     while (text := read_input(lambda _: waiting.pop(0) if waiting else None)) is not None:
-        found.append(text)
-    assert found == [ChatInput(text) if not isinstance(text, ChatInput) else text for text in texts]
+        found.append(without_fences(text))
+        assert text.startswith("/") == (lines[0] == "/set top_k 4")
+    assert found == texts
