@@ -26,7 +26,7 @@ from gpt2np.checkpoint.safetensors_file import (
     read_tensors,
 )
 from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError, errors_at
-from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, missing_weights, read_index
+from gpt2np.hub.model_files import INDEX_FILE, list_weight_files, missing_weights
 
 _MAX_LISTED_PROBLEMS = 6  # in one error message
 
@@ -59,23 +59,20 @@ class Checkpoint:
 
     def find_problems(self) -> list[str]:
         """Return a message for each missing or unexpected tensor and each wrong shape or dtype."""
-        expected_shapes = self.expected_shapes
-        n_blocks = len({name.split(".")[1] for name in self.tensors if name.startswith("h.")})
+        expected, stored = self.expected_shapes, self.tensors
+        n_blocks = len({name.split(".")[1] for name in stored if name.startswith("h.")})
         problems = []
         if n_blocks != self.config.n_layer:
             problems.append(f"n_layer is {self.config.n_layer}, but {n_blocks} blocks are stored")
-        problems += [f"{name} is missing" for name in expected_shapes if name not in self.tensors]
-        problems += [
-            f"{name} is unexpected" for name in self.tensors if name not in expected_shapes
-        ]
-        for name, shape in expected_shapes.items():
-            if name in self.tensors:
-                tensor = self.tensors[name]
-                if tensor.dtype not in NUMPY_DTYPES:
-                    dtypes = ", ".join(NUMPY_DTYPES)
-                    problems.append(f"{name} has dtype {tensor.dtype}, expected one of {dtypes}")
-                elif tensor.shape != shape:
-                    problems.append(f"{name} has shape {tensor.shape}, expected {shape}")
+        problems += [f"{name} is missing" for name in expected if name not in stored]
+        problems += [f"{name} is unexpected" for name in stored if name not in expected]
+        dtypes = ", ".join(NUMPY_DTYPES)
+        for name in [name for name in expected if name in stored]:
+            tensor, shape = stored[name], expected[name]
+            if tensor.dtype not in NUMPY_DTYPES:
+                problems.append(f"{name} has dtype {tensor.dtype}, expected one of {dtypes}")
+            elif tensor.shape != shape:
+                problems.append(f"{name} has shape {tensor.shape}, expected {shape}")
         return problems
 
     def model_tensors(self) -> dict[str, TensorInfo]:
@@ -126,14 +123,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 def _read_headers(folder: Path) -> dict[str, TensorInfo]:
     """Return the headers of all tensors by stored name, from the weight file or the shards."""
-    if (folder / WEIGHTS_FILE).exists():
-        return read_header(folder / WEIGHTS_FILE)
-    index = folder / INDEX_FILE
-    if not index.exists():
+    files = [name for name in list_weight_files(folder) if name != INDEX_FILE]
+    if not files:
         raise CheckpointError(missing_weights(folder))
     tensors: dict[str, TensorInfo] = {}
-    for shard in sorted(set(read_index(index).values())):
-        tensors |= read_header(folder / shard)
+    for name in files:
+        tensors |= read_header(folder / name)
     return tensors
 
 

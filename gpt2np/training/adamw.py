@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,17 +16,17 @@ _BETA_1, _BETA_2, _EPSILON = 0.9, 0.95, 1e-8  # as of GPT-3 (Brown et al. 2020, 
 _CHUNK = 1 << 16  # values updated at a time, so that they stay in the cache
 
 
-@dataclass
 class AdamW:
     """The weights, updated in place, and the running means of gradients and of their squares.
 
-    All are C-contiguous: the update goes through flat views.
+    The weights must be C-contiguous: the update goes through flat views.
     """
 
-    weights: Mapping[str, Array]
-    first: dict[str, Array]
-    second: dict[str, Array]
-    step: int = 0
+    def __init__(self, weights: Mapping[str, Array]) -> None:
+        self.weights, self.step = weights, 0
+        self.first, self.second = (
+            {name: np.zeros_like(array) for name, array in weights.items()} for _ in range(2)
+        )
 
     def update(self, gradients: Mapping[str, Array], rate: float, options: TrainerOptions) -> float:
         """Take a step with learning rate `rate`. Returns the norm of all gradients.

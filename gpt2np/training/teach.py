@@ -39,8 +39,7 @@ def teach(config: GPT2Config, weights: dict[str, Array], ids: IntArray) -> Itera
     so that the model goes on from any place without the text before it. Losses are in nats per
     token.
     """
-    first, second = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
-    optimizer = AdamW(weights, first, second)
+    optimizer = AdamW(weights)
     rng, length, last = np.random.default_rng(0), min(_LENGTH, config.n_positions), len(ids) - 1
     for step in range(N_STEPS + 1):
         cuts = [0, *range(int(rng.integers(1, length + 1)), last, length), last]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import BadZipFile
 
@@ -87,18 +86,19 @@ class Trainer:
         }
         has_work = self._state_file.exists()
         begin_task(folder, asdict(options) | fingerprints, has_work=has_work, force=force)
-        with TemporaryDirectory() as temporary:
-            tokenizer.save(Path(temporary))  # fails now rather than after training
         self.weights = (
             {name: np.array(a, np.float32, order="C") for name, a in model.weights.items()}
             if model
             else new_weights(self._config, options.seed)
         )
-        first, second = (
-            {name: np.zeros_like(array) for name, array in self.weights.items()} for _ in range(2)
-        )
-        self._optimizer = AdamW(self.weights, first, second)
+        self._optimizer = AdamW(self.weights)
         self._best: dict[str, Array] = {}
+        self._saved = {
+            "weights": self.weights,
+            "first": self._optimizer.first,
+            "second": self._optimizer.second,
+            "best": self._best,
+        }
         self.losses: list[float] = []
         self.evaluations: list[tuple[int, float]] = []
         if self._state_file.exists():
@@ -170,7 +170,7 @@ class Trainer:
         (ids,) = self._eval_ids
         loss = evaluate(self._config, self.weights, ids, self._length, size)
         if all(loss < before for _, before in self.evaluations):
-            self._best = {name: array.copy() for name, array in self.weights.items()}
+            self._best |= {name: array.copy() for name, array in self.weights.items()}
         self.evaluations.append((self.step, loss))
         return loss
 
@@ -181,24 +181,19 @@ class Trainer:
         """
         if self.step != len(self.losses):
             return
-        arrays: dict[str, Any] = {"losses": self.losses}
-        arrays["evaluations"] = np.array(self.evaluations).reshape(-1, 2)
-        for part, named in self._parts().items():
-            arrays |= {f"{part}/{name}": array for name, array in named.items()}
+        arrays: dict[str, Any] = {
+            f"{part}/{name}": array for part, a in self._saved.items() for name, array in a.items()
+        }
+        evaluations = np.array(self.evaluations).reshape(-1, 2)
         with new_file(self._state_file) as file:
-            np.savez(file, **arrays)
-
-    def _parts(self) -> dict[str, dict[str, Array]]:
-        optimizer = self._optimizer
-        return {"weights": self.weights, "first": optimizer.first,
-                "second": optimizer.second, "best": self._best}  # fmt: skip
+            np.savez(file, losses=self.losses, evaluations=evaluations, **arrays)
 
     def _load(self) -> None:
         try:
             with np.load(self._state_file, allow_pickle=False) as file:
                 self.losses = file["losses"].tolist()
                 self.evaluations = [(int(s), loss) for s, loss in file["evaluations"].tolist()]
-                for part, arrays in self._parts().items():
+                for part, arrays in self._saved.items():
                     if part != "best" or self.evaluations:
                         arrays |= {name: file[f"{part}/{name}"] for name in self.weights}
         except (ValueError, KeyError, EOFError, BadZipFile) as error:
@@ -273,11 +268,12 @@ def evaluate(
 ) -> float:
     """Return the mean loss in nats per token over consecutive sequences of `length` tokens."""
     w = arrange_arrays(config, weights)
-    starts = range(0, len(ids) - length, length)
+    starts = np.arange(0, len(ids) - length, length)[:, None]
     losses = []
     with single_threaded_blas():
         for first in range(0, len(starts), batch_size):
-            rows = _sequences(ids, starts[first : first + batch_size], length)
+            places = starts[first : first + batch_size] + np.arange(length + 1)
+            rows = np.asarray(ids[places], np.int64)
             context = Tape(config, list(rows[:, :-1]), max_bytes=0)
             losses += [context.cross_entropy(gpt2(context, w), rows[:, 1:].reshape(-1))]
     return float(np.concatenate(losses).mean(dtype=np.float64))
@@ -317,8 +313,4 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
 def draw_sequences(ids: Any, count: int, length: int, seed: list[int]) -> IntArray:
     """Draw sequences of ids at random places. Returns (count, length + 1) token ids."""
     starts = np.random.default_rng(seed).integers(0, len(ids) - length, count)
-    return _sequences(ids, starts.tolist(), length)
-
-
-def _sequences(ids: Any, starts: Sequence[int], length: int) -> IntArray:
-    return np.stack([ids[start : start + length + 1] for start in starts]).astype(np.int64)
+    return np.asarray(ids[starts[:, None] + np.arange(length + 1)], np.int64)
