@@ -141,15 +141,15 @@ class LanguageModel:
         source = find_model(model)
         if source.fallback_reason:
             warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
-        config = read_generation_config(source.path)
+        defaults, eos_token_ids = read_generation_config(source.path)
         lm = cls(
             GPT2.from_folder(source.path, dtype, weights, exact),
             tokenizer
             if isinstance(tokenizer, Tokenizer)
             else Tokenizer.load(tokenizer or source.path),
             name=source.name,
-            defaults=config.options,
-            eos_token_ids=config.eos_token_ids,
+            defaults=defaults,
+            eos_token_ids=eos_token_ids,
         )
         lm.folder = lm.draft_source.folder = source.path
         lm.model.processes = processes

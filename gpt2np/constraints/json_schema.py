@@ -5,7 +5,6 @@ ignores the keyword could be invalid. Some valid texts are never generated:
 
 - Texts with white space, or with properties in another order than in `properties`.
 - Objects with further properties, except if the schema has neither `properties` nor `required`.
-  A similar rule applies to further items of arrays.
 - Values below `depth` levels of arrays and objects where the schema allows any value, and below
   `depth` references of a schema to itself.
 - Numbers with more than MAX_DIGITS digits before or after the point. If the schema has bounds, this
@@ -48,7 +47,7 @@ _ALL_TYPES = frozenset().union(*_TYPES.values())
 _TYPE_OF = {  # keyword → the type of the values that it is about
     **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), "string"),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), "number"),
-    **dict.fromkeys(("prefixItems", "items", "minItems", "maxItems"), "array"),
+    **dict.fromkeys(("items", "minItems", "maxItems"), "array"),
     **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
 }
 
@@ -59,9 +58,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     ),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), is_number),
     **dict.fromkeys(("pattern", "$ref", "format"), lambda x: isinstance(x, str)),
-    **dict.fromkeys(
-        ("enum", "allOf", "anyOf", "oneOf", "prefixItems"), lambda x: isinstance(x, list) and x
-    ),
+    **dict.fromkeys(("enum", "allOf", "anyOf", "oneOf"), lambda x: isinstance(x, list) and x),
     "required": lambda x: isinstance(x, list) and all(isinstance(name, str) for name in x),
     "properties": lambda x: isinstance(x, dict),
     **dict.fromkeys(("const", "items", "additionalProperties"), lambda x: True),
@@ -246,13 +243,9 @@ class _Compiler:
         least, most = keywords.get("minItems", 0), keywords.get("maxItems")
         if most is not None and least > most:
             return NOTHING
-        prefix = [self.tree(parts) for parts in keywords.get("prefixItems", ())[:most]]
-        item: Tree = NOTHING
-        if "items" in keywords and (most is None or most > len(prefix)):
-            item = self.tree(keywords["items"])
-        elif not prefix or least > len(prefix):
-            item = self._any_value(self.depth - 1)
-        return json_text.array(prefix, item, least, most)
+        has_items = "items" in keywords
+        item = self.tree(keywords["items"]) if has_items else self._any_value(self.depth - 1)
+        return json_text.array(item, least, most)
 
     def _object(self, keywords: _Keywords) -> Tree:
         properties, required = keywords.get("properties", {}), keywords.get("required", ())
@@ -308,8 +301,6 @@ def _own_keywords(part: _Part) -> _Keywords:
     if "properties" in keywords:
         properties = part["properties"]
         keywords["properties"] = {name: [properties[name]] for name in properties.schema}
-    if "prefixItems" in keywords:
-        keywords["prefixItems"] = [[item] for item in part.all("prefixItems")]
     values = [[part.schema["const"]]] if "const" in part.schema else []
     values += [part.schema["enum"]] if "enum" in part.schema else []
     return {**keywords, "enum": reduce(_common, values)} if values else keywords
@@ -342,26 +333,19 @@ _JOINED: dict[str, Callable[[Any, Any], Any]] = {
 def _merge(path: str, a: _Keywords, b: _Keywords) -> _Keywords:
     """Return keywords that mean `a` and `b`."""
     merged = {**a, **b}
-    for name in a.keys() & b.keys() - {"properties", "prefixItems"}:
+    for name in a.keys() & b.keys() - {"properties"}:
         if name in _JOINED:
             merged[name] = _JOINED[name](a[name], b[name])
         elif a[name] != b[name]:
             raise _error(path, f"two values of {name} that must both hold are not supported")
     if names := dict.fromkeys((*a.get("properties", ()), *b.get("properties", ()))):
         merged["properties"] = {n: [*_property(a, n), *_property(b, n)] for n in names}
-    if n := max(len(a.get("prefixItems", ())), len(b.get("prefixItems", ()))):
-        merged["prefixItems"] = [[*_item(a, i), *_item(b, i)] for i in range(n)]
     return merged
 
 
 def _property(keywords: _Keywords, name: str) -> list[_Part]:
     parts: list[_Part] = keywords.get("properties", {}).get(name)
     return parts or keywords.get("additionalProperties", [])
-
-
-def _item(keywords: _Keywords, i: int) -> list[_Part]:
-    prefix: list[list[_Part]] = keywords.get("prefixItems", [])
-    return prefix[i] if i < len(prefix) else keywords.get("items", [])
 
 
 def _types(keywords: _Keywords) -> set[str]:

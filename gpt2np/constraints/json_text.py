@@ -97,15 +97,13 @@ def _written(tree: Tree) -> Tree:
     return Alternation(tuple(map(_written, tree.branches)))
 
 
-def array(prefix: Sequence[Tree], item: Tree, least: int, most: int | None) -> Tree:
-    """Return a tree of arrays of `least` to `most` items; the first items are those of `prefix`."""
-    head = (list(prefix) or [item])[:most]
-    n_more = None if most is None else most - len(head)
-    rest: Tree = Repetition(sequence(_COMMA, item), max(least - len(head), 0), n_more)
-    for i in reversed(range(len(head))):
-        rest = sequence(_COMMA, head[i], rest) if i else sequence(head[i], rest)
-        rest = rest if i < least else optional(rest)
-    return sequence(_BRACKETS[0], rest, _BRACKETS[1])
+def array(item: Tree, least: int = 0, most: int | None = None) -> Tree:
+    """Return a tree of arrays of `least` to `most` items."""
+    if most == 0:
+        return sequence(*_BRACKETS)
+    more = Repetition(sequence(_COMMA, item), max(least - 1, 0), most and most - 1)
+    items = sequence(item, more)
+    return sequence(_BRACKETS[0], items if least else optional(items), _BRACKETS[1])
 
 
 def object_of(members: Sequence[tuple[Tree, bool]], additional: Tree | None) -> Tree:
@@ -141,7 +139,7 @@ def any_value(depth: int) -> Tree:
     if depth == 0:
         return either(scalars)
     value = any_value(depth - 1)
-    return either([*scalars, array([], value, 0, None), object_of([], member(ANY_STRING, value))])
+    return either([*scalars, array(value), object_of([], member(ANY_STRING, value))])
 
 
 @lru_cache(128)

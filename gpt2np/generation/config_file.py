@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,18 @@ _SUPPORTED = (  # keys that set the default of the option of this name
 )
 
 
-@dataclass(frozen=True)
-class GenerationConfig:
-    """The content of a `generation_config.json`; missing options have gpt2np's defaults."""
+def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[int]]:
+    """Return the default options and end-of-text ids of a folder's `generation_config.json`.
 
-    options: GenerationOptions = field(default_factory=GenerationOptions)
-    eos_token_ids: frozenset[int] = frozenset()
-
-
-def read_generation_config(folder: Path) -> GenerationConfig:
-    """Read a folder's `generation_config.json`; without the file, return the defaults.
-
-    Keys that gpt2np does not know are ignored, as in `config.json`.
+    Without the file, and for what it does not say, these are gpt2np's defaults. Unknown keys are
+    ignored, as in `config.json`.
 
     Raises:
         CheckpointError: the file is damaged, or an option in it is out of range.
     """
     path = folder / GENERATION_CONFIG_FILE
     if not os.path.lexists(path):  # a broken link is an error
-        return GenerationConfig()
+        return GenerationOptions(), frozenset()
     content = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
     with errors_at(f"{path}: "):
         eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id")))
@@ -56,7 +48,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
         defaults = GenerationOptions(**options)
     except InvalidArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return GenerationConfig(defaults, eos_token_ids)
+    return defaults, eos_token_ids
 
 
 def _bad_words_ids(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpt2np.errors import counted
 from gpt2np.generation.logits_processors import compute_logits
 from gpt2np.model import GPT2, KVCache
 
@@ -33,10 +32,6 @@ class Prefix:
     ids: list[int]
     cache: KVCache
     model: GPT2
-
-    def __repr__(self) -> str:
-        end = self.text if len(self.text) <= 60 else f"…{self.text[-59:]}"
-        return f"<Prefix of {counted(len(self.ids), 'token')}: {end!r}>"
 
 
 def compute_prefix(model: GPT2, text: str, ids: list[int]) -> Prefix:

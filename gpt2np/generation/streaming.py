@@ -37,12 +37,6 @@ class TextStream(Iterator[str]):
         self._lock = threading.RLock()  # held while a thread reads
         self._is_async = False  # whether `async for` reads, or has read, the stream
 
-    def __repr__(self) -> str:
-        state = self.sequence.finish_reason or "running"
-        text = self.sequence.request.text + self.sequence.text
-        end = text if len(text) <= 60 else f"…{text[-59:]}"
-        return f"<TextStream of {len(self.sequence.ids)} new tokens, {state}: {end!r}>"
-
     @property
     def running(self) -> bool:
         """Whether the generation is still running."""

@@ -104,8 +104,6 @@ def _array(rng, depth):
     schema = {"type": "array"} | _bounds(rng, 0, 3, ("minItems", "maxItems"))
     if rng.random() < 0.8:
         schema["items"] = random_schema(rng, depth)
-    if rng.random() < 0.3:
-        schema["prefixItems"] = [random_schema(rng, depth) for _ in range(rng.randint(1, 2))]
     return schema
 
 
@@ -158,7 +156,6 @@ _SIBLINGS = [
     {"pattern": "^a|b$"},
     {"items": {"type": "integer"}, "minItems": 1},
     {"items": {"minimum": 2}, "maxItems": 2},
-    {"prefixItems": [{"type": "string"}, {"type": "null"}]},
     {"enum": [1, 2.0, "a", None, {"a": 1, "b": None}]},
     {"enum": [1.0, "b", {"b": None, "a": 1.0}, [1], True]},
     {"const": 1.0},

@@ -27,8 +27,6 @@ def elements(shown):
 @pytest.fixture(scope="module")
 def shown(lm):
     """One object of each class."""
-    stream = lm.stream(f"Once {HOSTILE}", max_new_tokens=5, seed=1)
-    next(stream)
     cache = lm.model.new_cache()
     lm.model.forward([[5, 6, 7]], [cache])
     traced = trace(lm, f"The king {HOSTILE}")
@@ -36,7 +34,6 @@ def shown(lm):
     return {
         "LanguageModel": lm,
         "GPT2": lm.model,
-        "TextStream": stream,
         "Completion": lm.generate(f"Once {HOSTILE}", **options),
         "TextScore": lm.score(f"Once {HOSTILE} 🦊"),
         "Trace": traced,
@@ -58,7 +55,6 @@ def test_html_is_escaped_and_balanced(shown, name):
     [
         ("LanguageModel", "LanguageModel.*6 blocks.*million parameters.*float32"),
         ("GPT2", "GPT2.*6 blocks.*256 channels"),
-        ("TextStream", "TextStream of .*running.*Once "),
         ("TextScore", "TextScore of .*perplexity"),
         ("Trace", f"Trace of .*{N_ARRAYS}"),
         ("Page", "Page about.*characters"),

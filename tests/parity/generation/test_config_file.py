@@ -11,7 +11,8 @@ from gpt2np.generation.config_file import read_generation_config
 
 def read(folder, **content):
     (folder / "generation_config.json").write_text(json.dumps(content))
-    return read_generation_config(folder)
+    options, _ = read_generation_config(folder)
+    return options
 
 
 def test_what_is_honored(tmp_path):
@@ -28,35 +29,34 @@ def test_what_is_honored(tmp_path):
         "length_penalty": 2.0,
         "early_stopping": "never",
     }
-    config = read(tmp_path, **content, do_sample=True)
-    assert {name: getattr(config.options, name) for name in content} == content
+    options = read(tmp_path, **content, do_sample=True)
+    assert {name: getattr(options, name) for name in content} == content
 
 
 def test_bans(tmp_path):
     """As in transformers, an end-of-text id is not a bad word."""
-    config = read(tmp_path, bad_words_ids=[[5], [6, 7], [9]], suppress_tokens=[3], eos_token_id=9)
-    assert config.options.bad_words_ids == ((5,), (6, 7), (3,))
+    options = read(tmp_path, bad_words_ids=[[5], [6, 7], [9]], suppress_tokens=[3], eos_token_id=9)
+    assert options.bad_words_ids == ((5,), (6, 7), (3,))
 
 
 def test_beams(tmp_path):
     greedy = read(tmp_path, num_beams=4)
-    assert (greedy.options.num_beams, greedy.options.temperature) == (4, 0)
+    assert (greedy.num_beams, greedy.temperature) == (4, 0)
     sampled = read(tmp_path, num_beams=4, do_sample=True)
-    assert sampled.options.num_beams == 1
+    assert sampled.num_beams == 1
 
 
 def test_what_is_about_one_call_is_not_the_files_to_say(tmp_path):
-    config = read(tmp_path, seed=1, stop=["a"], num_return_sequences=3, logprobs=2, regex="x")
-    options = config.options
+    options = read(tmp_path, seed=1, stop=["a"], num_return_sequences=3, logprobs=2, regex="x")
     assert (options.seed, options.stop, options.num_return_sequences) == (None, (), 1)
 
 
 def test_as_transformers_writes_it(tmp_path):
     GenerationConfig().save_pretrained(tmp_path)
-    config = read_generation_config(tmp_path)
-    assert config.options.num_beams == 1
+    options, _ = read_generation_config(tmp_path)
+    assert options.num_beams == 1
     GenerationConfig(num_beams=3, length_penalty=0.5, early_stopping=True).save_pretrained(tmp_path)
-    options = read_generation_config(tmp_path).options
+    options, _ = read_generation_config(tmp_path)
     assert (options.num_beams, options.length_penalty, options.early_stopping) == (3, 0.5, True)
 
 
