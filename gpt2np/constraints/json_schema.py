@@ -372,15 +372,13 @@ def _string(keywords: _Keywords, path: str) -> Tree:
     least, most = keywords.get("minLength", 0), keywords.get("maxLength")
     if most is not None and least > most:
         return NOTHING
-    if {"pattern", "format"} <= keywords.keys():
-        raise _error(path, "pattern beside format is not supported; omit one")
     if not {"pattern", "format"} & keywords.keys():
         if least == 0 and most is None:
             return json_text.ANY_STRING
         return json_text.string(Repetition(ANYTHING.part, least, most))
-    if {"minLength", "maxLength"} & keywords.keys():
-        text = "minLength and maxLength beside pattern or format are not supported; put the length "
-        raise _error(path, text + "into the pattern, as in ^[a-z]{2,5}$")
+    if len({"pattern", "format", "minLength", "maxLength"} & keywords.keys()) > 1:
+        text = "a pattern or format beside pattern, format, minLength or maxLength is not supported"
+        raise _error(path, text + "; put the length into the pattern, as in ^[a-z]{2,5}$")
     if "pattern" in keywords:
         return json_text.string(_pattern(keywords["pattern"], path))
     if keywords["format"] not in _FORMATS:
