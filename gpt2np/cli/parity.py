@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 _CHECK = """Compare an engine's arrays or greedy texts with reference arrays.
 
 To compare arrays, set TESTED to a .npz or .safetensors file. The arrays have the
-names of hook points in gpt2np or TransformerLens, or the names that transformers
-uses: hidden_states, attentions and logits. The engine need not provide all
-arrays.
+names of hook points, or the names that transformers uses: hidden_states,
+attentions and logits. The engine need not provide all arrays.
 
 To compare texts, set TESTED to a .json file: an object that maps the name of
 each prompt to the new token ids of the greedy text, as in {"short": [11, 290]}.

@@ -86,7 +86,7 @@ class Intervention:
         return dataclasses.replace(self, points=names)
 
     def _selects(self, name: str) -> bool:
-        return name in self.points or any("*" in p and matches(name, p) for p in self.points)
+        return matches(name, self.points)
 
     def after_prompt(self) -> Intervention | None:
         """Return the intervention for generated tokens: `self`, or None if `positions` are set."""

@@ -19,7 +19,7 @@ from gpt2np.errors import (
 from gpt2np.kernels.array import Array, IntArray, as_list
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
-from gpt2np.model.hook_points import all_names, select_hook_points
+from gpt2np.model.hook_points import select_hook_points
 from gpt2np.runtime.arguments import check_prompt_length, check_sequences
 from gpt2np.runtime.context import Hook, as_chain
 
@@ -28,9 +28,8 @@ from gpt2np.runtime.context import Hook, as_chain
 class Trace(Mapping[str, Array]):
     """A mapping from hook points to the activations of one forward pass over one sequence.
 
-    TransformerLens's names work too: `trace["blocks.3.attn.pattern"]` and
-    `trace["blocks.3.attn.hook_pattern"]` are the same array. Iteration yields gpt2np's names in the
-    order of the pass. Threads can share a trace.
+    Iteration yields the names of the hook points in the order of the pass. Threads can share a
+    trace.
     """
 
     ids: IntArray  # (T,)
@@ -47,12 +46,9 @@ class Trace(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         """Return the array of a hook point. Raises KeyError if the trace lacks the hook point."""
-        if name in self.arrays:
-            return self.arrays[name]
-        for kept in self.arrays:
-            if name in all_names(kept, self.config.n_layer):
-                return self.arrays[kept]
-        raise KeyError(f"{name} is not in this trace; list(trace) has the names")
+        if name not in self.arrays:
+            raise KeyError(f"{name} is not in this trace; list(trace) has the names")
+        return self.arrays[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.arrays)
@@ -107,9 +103,9 @@ def trace(
 ) -> Trace:
     """Run a prompt and record the arrays of the selected hook points, for all tokens.
 
-    A text prompt needs a LanguageModel; a GPT2 takes token ids. `points` may use TransformerLens's
-    names; `*` matches any part of a name. `interventions` are hooks that edit the arrays, in order;
-    the trace holds the edited arrays. The pass stops after the last selected hook point.
+    A text prompt needs a LanguageModel; a GPT2 takes token ids. In `points`, `*` matches
+    any part of a name. `interventions` are hooks that edit the arrays, in order; the trace holds
+    the edited arrays. The pass stops after the last selected hook point.
 
     `gpt2np.interp.hook_points_nbytes` computes the size of a trace beforehand.
 

@@ -1,8 +1,7 @@
 """Arrays of another engine: their files, names and shapes.
 
-Names are those of gpt2np's hook points, TransformerLens's (`blocks.3.hook_resid_post`), or those of
-`transformers`' output: `hidden_states`, `attentions`, `logits`, a stack or `hidden_states.3`. A
-prefix `prompt/` names the prompt.
+Names are those of hook points, or those of `transformers`' output: `hidden_states`, `attentions`,
+`logits`, a stack or `hidden_states.3`. A prefix `prompt/` names the prompt.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gpt2np.checkpoint.safetensors_file import NUMPY_DTYPES, read_header, read_t
 from gpt2np.data.files import reading
 from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean
 from gpt2np.kernels.array import Array
-from gpt2np.model.hook_points import all_names, get_hook_point, hook_point_names, hook_point_shape
+from gpt2np.model.hook_points import get_hook_point, hook_point_names, hook_point_shape
 
 _EXAMPLES = "; names are those of hook points, such as blocks.0.mlp.act, hidden_states or logits"
 
@@ -78,8 +77,7 @@ def by_prompt(
 
 def _aliases(n_layer: int) -> dict[str, str]:
     """Map the names of a tested engine's arrays to hook points."""
-    names = hook_point_names(n_layer)
-    aliases = {alias: name for name in names for alias in all_names(name, n_layer)}
+    aliases = {name: name for name in hook_point_names(n_layer)}
     # transformers applies ln_f to the last hidden state
     hidden_states = ["embed", *(f"blocks.{i}.resid" for i in range(n_layer - 1)), "ln_f"]
     for i, name in enumerate(hidden_states):

@@ -57,19 +57,6 @@ class TestContent:
         assert kept.ids.tolist() == ids.tolist() and kept.config is model.config
         assert {array.dtype for array in kept.values()} == {np.dtype(np.float32)}
 
-    def test_transformerlens_names_are_the_same_arrays(self, model, ids):
-        kept = trace(model, ids)
-        for ours, theirs in {
-            "blocks.1.ln_1": "blocks.1.ln1.hook_normalized",
-            "blocks.1.attn.pattern": "blocks.1.attn.hook_pattern",
-            "blocks.1.attn.out": "blocks.1.hook_attn_out",
-            "blocks.1.mlp.act": "blocks.1.mlp.hook_post",
-            "blocks.1.resid": "blocks.1.hook_resid_post",
-            "ln_f": "ln_final.hook_normalized",
-        }.items():
-            assert kept[theirs] is kept[ours] and theirs in kept
-        assert kept["blocks.2.hook_resid_pre"] is kept["blocks.1.resid"]
-
     @pytest.mark.parametrize(
         "points", ["embed", "blocks.1.attn.k", "blocks.2.resid", ["blocks.*.mlp.act", "ln_f"]]
     )
