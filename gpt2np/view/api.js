@@ -55,6 +55,7 @@ export const getJson = (path) => jsonOf(request(path));
 export const postJson = (path, body, signal) => jsonOf(post(path, body, signal));
 
 const kept = new Map(); // the latest answers (promises), by request
+export const forgetAnswers = () => kept.clear();
 const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
 
 /** Send a request (GET without a body), or return its cached answer. */

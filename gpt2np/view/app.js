@@ -4,7 +4,7 @@ import { getJson, setKey } from "./api.js";
 import { startBranches } from "./branches.js";
 import { startParts } from "./parts.js";
 import { machine } from "./picture.js";
-import { showModels, showPrompt, startPrompt, useWeights } from "./prompt.js";
+import { showLearned, showModels, showPrompt, startPrompt, useWeights } from "./prompt.js";
 import { restore, save, startShare, wantedModel } from "./share.js";
 import {
   SETTINGS,
@@ -58,7 +58,9 @@ for (const name of ["off", "teach", "more"]) {
     $(name).hidden = !isOpen;
     opener.setAttribute("aria-expanded", String(isOpen));
     if (!isOpen) return;
-    $(name).scrollIntoView({ block: name === "off" ? "nearest" : "start" });
+    const other = { off: "teach", teach: "off" }[name]; // beside the picture is room for one
+    if (other && !$(other).hidden) $(`${other}-button`).click();
+    $(name).scrollIntoView({ block: other ? "nearest" : "start" });
     $(name).querySelector('textarea, .cell[tabindex="0"]')?.focus({ preventScroll: true });
   });
   document.addEventListener("keydown", (event) => {
@@ -75,18 +77,18 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && isFree) stop();
 });
 
-const lesson = createTeach($("teach"), {
+const forget = createTeach($("teach"), {
   model: () => state.model.id,
   request: () => ({ ...readSettings(), prompt: $("prompt").value }),
   onModel: useWeights,
+  onReady: showLearned,
   onWatch() {
     scrollTo(0, 0);
     $("generate").focus();
     $("generate").click();
   },
 });
-$("write").after(lesson.notice);
-startPrompt(lesson.forget);
+startPrompt(forget);
 
 // ---- start
 

@@ -174,7 +174,7 @@ export async function loadNumbers() {
   for (const node of path.filter(isOpen)) {
     const off = new Set(node.off ? node.off.split(" ") : []);
     const context = idsOf(node.parent); // an echo of the prompt can't have parts off
-    const { next } = await askNext(context, node.id, {}, off);
+    const { next } = await askNext(context, node.id, { draw: {}, off });
     node.logprob = next.find(({ id }) => id === node.id).logprob;
   }
 }

@@ -2,7 +2,7 @@
 // on it.
 
 import { nextChipOf } from "./numbers.js";
-import { clamp, dataElement, ease, element, percent, shareElement, withSpaces } from "./view.js";
+import { clamp, dataElement, ease, element, shareElement, withSpaces } from "./view.js";
 
 // of the phase: until then temperature and filters stretch and cut the ruler
 const STRETCHED = 0.45;
@@ -31,7 +31,7 @@ function says(pass, { token, drawn, was }) {
   const number = dataElement(drawn, drawn.toFixed(3));
   const now = was
     ? ["The same number, ", number, ", now picks "]
-    : ["Chance picks ", number, ": that is "];
+    : ["Chance picks a number from 0 to 1: ", number, " hits "];
   return [...now, chip, "."];
 }
 
@@ -56,17 +56,17 @@ export function createDraw() {
         parts.delete(id);
       }
     }
-    for (const { id, sampled, from } of next) {
+    for (const { id } of next) {
       if (!parts.has(id))
         parts.set(id, segments.appendChild(element("span", { "data-id": id }, element("bdi"))));
       const part = parts.get(id);
-      part.className = id === token ? "own" : (from * 7919) % 1 > 0.5 ? "odd" : "";
+      part.className = id === token ? "own" : "";
       part.firstChild.textContent = withSpaces(nextText(id));
-      part.title = `${withSpaces(nextText(id))}: ${percent(sampled)}`;
     }
     if (at !== null) marker.style.left = `${100 * at}%`;
     marker.dataset.number = at === null ? "" : at.toFixed(3);
-    marker.classList.toggle("far", at > 0.7);
+    marker.dataset.token = token === null ? "" : withSpaces(nextText(token));
+    marker.classList.toggle("far", at > 0.5);
   }
 
   /** Show the moment `f` of the draw, from 0 to 1; null before it. */

@@ -11,11 +11,11 @@ import { createZoom } from "./zoom.js";
 const MOST_BARS = 9;
 const KEY = [
   ["␣", "", "a space"],
-  ["■", "blue", "above zero"],
-  ["■", "orange", "below zero"],
-  ["━━━", "", "looks back; each color is a head"],
-  ["●", "", "a strong neuron"],
-]; // what the picture's signs mean
+  ["■", "blue", "a number above 0", 0],
+  ["■", "orange", "a number below 0", 0],
+  ["━━━", "", "a head looks back", 1],
+  ["●", "", "a neuron reacts", 2],
+]; // what the picture's signs mean, and the moment after which they are there
 
 /** Build the Machine in `root`; picture.js and embedded.js have its options. */
 export function createMachine(root, options = /** @type {any} */ ({})) {
@@ -146,13 +146,14 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const isNamed = phase.kind === "attention" && !(guide?.stops && phase.layer) && !isAtEnd();
     const look = isNamed && pass.strongestLook(phase.layer, view.line);
     view.named = view.pointed ?? (look ? { ...look, part: `${phase.layer},${look.head}` } : null);
-    if (!zoom.isInside) drawNow();
+    if (!zoom.isInside) zoom.draw();
     range.value = String(moment);
     const now = `${at} ${chosen} ${moment > 0} ${checkpoint()}`;
     if (now !== said) {
       said = now;
       if (!zoom.isInside) caption.replaceChildren(...words(phase));
       renderAnswer(phase.kind);
+      KEY.forEach(([, , , from = -1], i) => (key.children[i].hidden = moment <= Number(from)));
       for (const each of blocks.children)
         each.classList.toggle("now", Number(each.dataset.layer) === phase.layer);
     }
@@ -177,13 +178,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     return count < 1 ? null : count;
   };
 
-  function drawNow() {
-    const start = performance.now();
-    zoom.draw();
-    (root.frames ??= []).push(performance.now() - start); // read by the tests
-    if (root.frames.length > 600) root.frames.shift();
-  }
-
   /** The rows of the answer: `p` and, if it was another, `before`; null if they are not due yet. */
   function answerRows(kind) {
     const isLast = chosen === pass.count - 1;
@@ -201,10 +195,9 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   }
 
   function titleOf(kind) {
-    if (kind === "draw" && chosen === pass.count - 1)
-      return [shown.was ? "With the gray parts off: before → now" : shown.title || "Chance picks"];
+    if (kind === "draw" && chosen === pass.count - 1) return [shown.title || "Chance picks"];
     if (kind === "answer" && chosen === pass.count - 1) return ["What could come next, how likely"];
-    return ["After ", lineChipOf(pass, chosen), `, block ${checkpoint() - 1} would say`];
+    return [`A guess after block ${checkpoint() - 1}: what follows `, lineChipOf(pass, chosen)];
   }
 
   function renderAnswer(kind) {
@@ -214,14 +207,15 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     draw?.show(pass, shown.token, shown.drawn);
     const isNext = chosen === pass.count - 1;
     answerTitle.replaceChildren(...(rows ? titleOf(kind) : []));
+    const room = bars.clientHeight / parseFloat(getComputedStyle(bars).lineHeight);
     const isFinal = Boolean(rows) && (kind === "draw" || kind === "answer") && isNext;
-    const followed = kind === "draw" ? rows?.find(({ id }) => id === shown.token) : undefined;
     const [likeliest] = shown.was?.keys() ?? []; // before a change: it stays in sight
     const before = isFinal ? rows.find(({ id }) => id === likeliest) : undefined;
+    const followed = isFinal && rows.find(({ id }) => id === shown.token);
     const first = [followed, before].filter(Boolean);
     const listed = [...new Set([...first, ...(rows ?? [])])]
-      .slice(0, place.bars)
-      .sort((a, b) => b.p - a.p);
+      .slice(0, Math.max(3, Math.min(MOST_BARS, Math.floor(room))))
+      .sort((a, b) => (isFinal && draw ? a.id - b.id : b.p - a.p)); // of the ruler, or by size
     const nameOf = (id) => {
       if (!isFinal) return isNext ? nextChipOf(pass, id) : chipOf(pass, id);
       const word = withSpaces(pass.nextText(id));
@@ -235,7 +229,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         const isChanged = before !== null && Math.abs(before - p) >= 5e-4;
         const old = isChanged ? [element("span", { class: "soft" }, `${percent(before)} → `)] : [];
         const share = element("span", {}, ...old, dataElement(p, p ? percent(p) : "cut off"));
-        const isOwn = row === followed && isFinal;
+        const isOwn = row === followed && kind === "draw";
         return element("li", { "data-id": id, class: isOwn && "own", p }, nameOf(id), share);
       }),
     );
@@ -266,7 +260,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   function labelLines() {
     const rows = [];
     if (place.hasEarlier) {
-      const name = `${pass.first + place.hidden} before`;
+      const name = `${pass.first + place.hidden} earlier`;
       rows.push(
         place.hidden
           ? button(`▴ ${name}`, () => scroll(2 - place.rows), { class: "earlier" })
@@ -276,13 +270,13 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     for (let line = place.hidden; line < place.hidden + place.rows; line++) {
       const word = withSpaces(pass.lineText(line));
       const more = { role: "option", tabindex: line === chosen ? 0 : -1, "data-line": line };
-      const state = { class: line === view.line && "looked", "aria-selected": line === chosen };
+      const isChosen = String(line === chosen);
+      const state = { class: line === view.line && "looked", "aria-selected": isChosen };
       rows.push(element("span", { ...more, ...state, title: word }, element("bdi", {}, word)));
-      rows.at(-1).setAttribute("aria-selected", String(line === chosen));
     }
     const after = pass.count - place.hidden - place.rows;
     if (after)
-      rows.push(button(`▾ ${after} after`, () => scroll(place.rows - 2), { class: "later" }));
+      rows.push(button(`▾ ${after} later`, () => scroll(place.rows - 2), { class: "later" }));
     labels.replaceChildren(...rows);
   }
 
@@ -343,7 +337,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const style = getComputedStyle(root);
     const of = (name) => style.getPropertyValue(name).trim();
     const triple = (name) => of(name).split(" ").map(Number);
-    const names = ["rule", "soft", "ink", "blue", "orange", "chance"];
+    const names = ["rule", "soft", "ink", "chance"];
     return {
       isDark: matchMedia("(prefers-color-scheme: dark)").matches,
       ...Object.fromEntries(names.map((name) => [name, of(`--${name}`)])),
@@ -363,10 +357,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const size = parseFloat(getComputedStyle(labels).fontSize);
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     setLetters(rem / 16);
-    const bar = parseFloat(getComputedStyle(bars).lineHeight);
-    const room = bars.clientHeight || MOST_BARS * bar;
-    const count = Math.max(3, Math.min(MOST_BARS, Math.floor(room / bar)));
-    place = { ...layOut(pass, width, height, bottom, (24 / 17) * size), bars: count };
+    place = layOut(pass, width, height, bottom, (24 / 17) * size);
     [...blocks.children].forEach((each, layer) => {
       each.textContent = String(layer);
       each.style.left = `${place.left(layer)}px`;

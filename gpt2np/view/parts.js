@@ -46,14 +46,21 @@ function build() {
     ),
   );
   const titles = parts.map((part) => (part === "mlp" ? "neurons" : `head ${part}`));
-  const head = titles.map((title) => element("th", { scope: "col" }, title));
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const colored = (made, head) => {
+    made.style.borderBottomColor = headColor(head, isDark);
+    return made;
+  };
+  const head = titles.map((title, i) => {
+    const made = element("th", { scope: "col" }, title);
+    return i < n_head ? colored(made, i) : made;
+  });
   $("parts").replaceChildren(
     element("thead", {}, element("tr", {}, element("td"), ...head)),
     element("tbody", {}, ...rows),
   );
   Object.assign($("parts").dataset, { model: id, columns: n_head + 1 });
   focus.reset();
-  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
   const show = (event, head) => {
     machine.isolate(head);
     for (const each of $("heads").children)
@@ -63,8 +70,7 @@ function build() {
     const name = head === null ? "all heads" : `head ${head}`;
     const pressed = { "aria-pressed": String(head === null) };
     const made = button(name, (event) => show(event, head), pressed);
-    if (head !== null) made.style.borderBottomColor = headColor(head, isDark);
-    return made;
+    return head === null ? made : colored(made, head);
   });
   $("heads").replaceChildren(...heads);
 }

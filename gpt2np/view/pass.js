@@ -22,11 +22,7 @@ export function decodeArray({ dtype, shape, base64 }) {
   const binary = atob(base64);
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
-  const kinds = {
-    float16: Uint16Array,
-    float32: Float32Array,
-    int32: Int32Array,
-  };
+  const kinds = { float16: Uint16Array, float32: Float32Array, int32: Int32Array };
   if (!kinds[dtype]) throw new Error(`This page cannot read arrays of ${dtype}.`);
   const data = new kinds[dtype](bytes.buffer);
   return { shape, data: dtype === "float16" ? fromFloat16(data) : data };

@@ -1,6 +1,6 @@
 // The prompt: its tokens in the picture while it is typed, the examples, the model.
 
-import { loadModel } from "./api.js";
+import { forgetAnswers, loadModel } from "./api.js";
 import { renderBranches } from "./branches.js";
 import { save } from "./share.js";
 import { encode, isTreeOfPrompt, state } from "./state.js";
@@ -36,6 +36,12 @@ export async function showPrompt() {
     hidePass();
     showError(error);
   }
+}
+
+/** Show what `model`, which has learned on, predicts after the prompt beside what `base` does. */
+export async function showLearned(model, base) {
+  forgetAnswers(); // of this model before
+  await showPass(await encode($("prompt").value), null, { model, base });
 }
 
 /** Start a new tree from the prompt, unless the tree is that prompt's. */

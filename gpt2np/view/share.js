@@ -37,12 +37,7 @@ let timer = null;
 export const wantedModel = () => state.models.find((name) => name === arrived?.model);
 
 const snapshot = () => ({
-  ...{
-    v: 1,
-    model: state.model?.id,
-    prompt: $("prompt").value,
-    settings: readSettings(),
-  },
+  ...{ v: 1, model: state.model?.id, prompt: $("prompt").value, settings: readSettings() },
   off: [...state.off],
   ...(state.tree && {
     ...{ ids: state.tree.ids, text: state.tree.text },

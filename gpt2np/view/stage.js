@@ -223,6 +223,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     drawLine(line, place.stop(0), place.stop(layers), colors.rule, 1, 1);
     drawLine(line, 0, traveler, colors.soft, line === view.line ? 2 : 1, looked(line));
   }
+  if (place.hasEarlier) drawLine(place.hidden - 1, 0, place.stop(layers), colors.rule, 1, 1);
   for (let each = 0; each < layers; each++) {
     const f = moment - 1 - 2 * each;
     if (f > 0) drawAttention(each, clamp(f), f < 2);
@@ -270,11 +271,12 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
       context.strokeStyle = context.fillStyle = isOff
         ? colors.soft
         : headColor(head, colors.isDark);
-      context.setLineDash(isOff ? [3, 3] : []);
+      context.setLineDash(isOff ? [6, 4] : []);
+      context.lineCap = isOff ? "butt" : "round";
       for (const line of lines) {
         if (line !== view.line && !isNow) continue; // what is over stays for one line only
         for (const arc of arcsOf(pass, place, each, head, line))
-          draw(arc, line === view.line, named(arc));
+          draw(arc, line === view.line, named(arc), isOff);
       }
     }
     context.globalAlpha = 1;
@@ -286,13 +288,13 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
       return view.named.part === part && view.named.key === key;
     }
 
-    function draw({ weight, points }, isLooked, isNamed) {
+    function draw({ weight, points }, isLooked, isNamed, isOff) {
       const pale = isNow ? 0.04 + 0.1 * weight : 0;
       const plain = (0.35 + 0.6 * weight) * (isNow ? 1 : 0.75);
-      const own = isNamed === null ? plain : isNamed ? 1 : 0.15 + 0.2 * weight;
+      const own = isOff ? 0.9 : isNamed === null ? plain : isNamed ? 1 : 0.15 + 0.2 * weight;
       context.globalAlpha = Math.min(1, (isLooked ? own : pale) * (colors.isDark ? 1.4 : 1));
       const width = weight * Math.min(9, place.pitch * 0.34);
-      context.lineWidth = Math.max(isLooked && isNamed ? 3 : 0.5, width);
+      context.lineWidth = Math.max(isLooked && (isNamed || isOff) ? 3 : 0.5, width);
       const [x, y] = flow(context, points, isNow ? ease(f * 1.3) : 1);
       if (!isNow || !isLooked) return;
       context.globalAlpha = 0.9;

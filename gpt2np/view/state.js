@@ -116,16 +116,16 @@ function drawOf(index) {
 }
 
 /** Ask the server what follows `context`, of which `token` came; the answer is cached. */
-export const askNext = (
-  context,
-  token,
-  draw = drawOf(context.length),
-  off = state.off,
-  others = [],
-) => {
+export const askNext = (context, token, more = {}) => {
+  const {
+    draw = drawOf(context.length),
+    off = state.off,
+    others = [],
+    model = state.model.id,
+  } = more;
   const tokens = [...new Set([token, ...others])].filter((id) => id !== null);
   return once("api/inspect", {
-    ...{ model: state.model.id, prompt: context, tokens: tokens.length ? tokens : null },
+    ...{ model, prompt: context, tokens: tokens.length ? tokens : null },
     ...{ include: ["lens", "neurons", "lines"], ...sampling(), ...draw, ...changes(off) },
   });
 };

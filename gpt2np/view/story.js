@@ -205,9 +205,10 @@ export async function pin(index) {
 /** What the settings do before the draw. */
 function drawTitle() {
   const { temperature } = readSettings();
+  if (state.off.size) return "With the gray parts off: before → now";
   if (!temperature) return "The likeliest one is taken";
-  if (temperature > 1) return "Chance picks; unlikely ones get more";
-  if (temperature < 1) return "Chance picks; likely ones get more";
+  if (temperature > 1) return "Unlikely ones get more: before → after";
+  if (temperature < 1) return "Likely ones get more: before → after";
   return "Chance picks";
 }
 
@@ -220,17 +221,19 @@ export function hidePass() {
   $("machine").hidden = true;
 }
 
-/** Show the pass over `context`, after which `token` came (null: nothing yet). */
+/** Show the pass over `context`, after which `token` came (null: nothing yet). With `base`, a
+    model, show beside it what another `model` predicts now. */
 export async function showPass(context, token, options = {}) {
   const number = ++asked;
   $("machine").setAttribute("aria-busy", "true");
   const ask = async () => {
-    const { draw } = options;
-    const now = await askNext(context, token, draw);
-    if (!state.off.size) return [now, null];
-    const listed = now.next.slice(0, 9).map(({ id }) => id); // each row shows what it was before
-    const intact = await askNext(context, token, draw, new Set(), listed);
-    return [await askNext(context, token, draw, state.off, [intact.next[0].id]), intact];
+    const { draw, model, base } = options;
+    const now = await askNext(context, token, { draw, model });
+    if (!state.off.size && !base) return [now, null];
+    const others = now.next.slice(0, 9).map(({ id }) => id); // each row shows what it was before
+    const old = await askNext(context, token, { draw, off: new Set(), others, model: base });
+    others.splice(0, 9, old.next[0].id);
+    return [await askNext(context, token, { draw, others, model }), old];
   };
   const [described, intact] = await ask().finally(
     () => number === asked && $("machine").removeAttribute("aria-busy"),
@@ -238,7 +241,7 @@ export async function showPass(context, token, options = {}) {
   if (number !== asked) return null;
   machine.show(described, {
     token,
-    title: drawTitle(),
+    title: options.base ? "The lesson: before → now" : drawTitle(),
     picks: !isTreeOfPrompt() || context.length >= state.tree.ids.length, // the prompt stays
     off: state.off,
     was: intact?.next,

@@ -2,10 +2,9 @@
 // server keeps the taught model as long as the connection of the request is open.
 
 import { ConnectionLost, ServerError, post, postJson, readEvents } from "./api.js";
-import { button, counted, element, find, formatNumber } from "./view.js";
+import { counted, element, find, formatNumber } from "./view.js";
 
 const LEAST_RUN = 5; // words in a row that chance hardly gives
-const [WIDTH, HEIGHT] = [320, 100];
 
 const wordsOf = (text) =>
   [...text.matchAll(/[\p{L}\p{N}]+(?:['’-][\p{L}\p{N}]+)*/gu)].map((found) => ({
@@ -14,18 +13,22 @@ const wordsOf = (text) =>
     end: found.index + found[0].length,
   }));
 
-/** The longest run of words of `text` that stands in `page`: their number, and where they are. */
-export function longestRun(text, page) {
+/** What `text` copies from `page`: the most words in a row, and where it copies long runs. */
+export function copied(text, page) {
   const [own, others] = [wordsOf(text), wordsOf(page)];
-  let best = { count: 0, start: 0, end: 0 };
-  let before = [0, ...others.map(() => 0)]; // lengths of the runs that end at each word of the page
+  let runs = [0, ...others.map(() => 0)]; // lengths of the runs that end at each word of the page
+  const marks = [];
+  let most = 0;
   for (const [i, { word, end }] of own.entries()) {
-    const runs = [0, ...others.map((other, k) => (other.word === word ? before[k] + 1 : 0))];
+    runs = [0, ...others.map((other, k) => (other.word === word ? runs[k] + 1 : 0))];
     const count = Math.max(...runs);
-    if (count > best.count) best = { count, start: own[i - count + 1].start, end };
-    before = runs;
+    most = Math.max(most, count);
+    if (count < LEAST_RUN) continue;
+    let { start } = own[i - count + 1];
+    while (marks.length && marks.at(-1)[1] > start) start = Math.min(start, marks.pop()[0]);
+    marks.push([start, end]);
   }
-  return best;
+  return { count: most, marks };
 }
 
 /** Say what the texts before and after show about memory. */
@@ -37,66 +40,25 @@ function judge(before, after) {
     : `It repeats no more than ${words} in a row: this text is not learned by heart.`;
 }
 
-/** A falling curve of the losses so far, of `nSteps` steps. */
-function drawLosses(curve, losses, nSteps) {
-  const most = Math.max(...losses);
-  const at = (loss, i) => [(WIDTH * i) / nSteps, HEIGHT * (1 - loss / most)];
-  const points = losses.map((loss, i) =>
-    at(loss, i)
-      .map((x) => x.toFixed(1))
-      .join(","),
-  );
-  curve.setAttribute("points", points.join(" "));
-}
+/** The points of the curve of the losses so far, of `nSteps` steps, in the view box of the page. */
+const pointsOf = (losses, nSteps) =>
+  losses.map((loss, i) => [(320 * i) / nSteps, 100 * (1 - loss / Math.max(...losses))]).join(" ");
 
-function createCurve() {
-  const make = (name, attributes) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    return made;
-  };
-  const viewBox = `-2 -4 ${WIDTH + 4} ${HEIGHT + 8}`;
-  const picture = make("svg", { viewBox, preserveAspectRatio: "none", "aria-hidden": true });
-  const axis = make("path", { class: "axis", d: `M0 0V${HEIGHT}H${WIDTH}` });
-  const curve = make("polyline", { points: "" });
-  picture.append(axis, curve);
-  return { picture, curve };
-}
-
-/** Build the form in `root`; return the line above the picture, and what ends the lesson. */
-export function createTeach(root, { model, request, onModel, onWatch }) {
+/** Start the form in `root`; return what ends the lesson. */
+export function createTeach(root, { model, request, onModel, onReady, onWatch }) {
   let controller = new AbortController(); // ends the connection
   let lesson = Promise.resolve(); // from the press of Teach until the page is forgotten
   let [base, name] = ["", ""]; // of the model that is taught, and of the taught model
-  const text = element("textarea", {
-    ...{
-      id: "teach-text",
-      rows: 7,
-      dir: "auto",
-      required: true,
-      spellcheck: "false",
-      maxlength: 20_000,
-    },
-    ...{ "aria-label": "The page to learn" },
-    placeholder: "Paste a page here, about 300 words.",
-  });
-  const run = element("button", { class: "primary" }, "Teach");
-  const stop = button("Stop and keep", stopLearning, { hidden: true });
-  const watch = button("Watch it write ▷", onWatch, { class: "primary", hidden: true });
-  const forget = button("Forget", () => forgetAndFocus(text), { hidden: true });
-  const says = element("p", { class: "teach-says", role: "status" });
-  const { picture, curve } = createCurve();
-  const loss = element("figcaption");
-  const figure = element("figure", { hidden: true }, picture, loss);
-  const texts = element("dl", {});
-  const form = element("form", { class: "teach" }, text);
-  form.append(element("div", { class: "buttons" }, run, stop, watch, forget));
-  const lessonElement = element("div", { class: "lesson" }, form);
-  lessonElement.append(element("div", {}, says, figure, texts));
-  root.append(lessonElement);
-  const noticeSays = element("span");
-  const noticeForget = button("Forget", () => forgetAndFocus(find("#generate")));
-  const notice = element("p", { class: "taught", hidden: true }, noticeSays, noticeForget);
+  const form = find("form", root);
+  const [text] = form;
+  const [run, stop, watch, forget] = find(".buttons", form).children;
+  const [says, figure, texts] = [".teach-says", "figure", "dl"].map((each) => find(each, root));
+  const notice = find(".taught"); // the line above the picture
+  const [noticeSays, noticeForget] = notice.children;
+  stop.onclick = stopLearning;
+  watch.onclick = onWatch;
+  forget.onclick = () => forgetAndFocus(text);
+  noticeForget.onclick = () => forgetAndFocus(find("#generate"));
 
   function say(words, isWrong = false) {
     says.textContent = words;
@@ -136,22 +98,26 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
   async function write(title, name, body, page) {
     const { choices } = await postJson("v1/completions", { ...body, model: name });
     const written = choices[0].text;
-    const found = longestRun(written, page);
-    const { start, end } = found.count >= LEAST_RUN ? found : { start: 0, end: 0 };
-    const parts = [written.slice(0, start), written.slice(start, end), written.slice(end)];
+    const found = copied(written, page);
     const shown = element("dd", { dir: "auto" }, element("span", { class: "soft" }, body.prompt));
-    shown.append(parts[0], ...(end ? [element("mark", {}, parts[1])] : []), parts[2]);
+    let at = 0;
+    for (const [start, end] of found.marks) {
+      const mark = element("mark", {}, written.slice(start, end));
+      shown.append(written.slice(at, start), mark);
+      at = end;
+    }
+    shown.append(written.slice(at));
     texts.append(element("div", {}, element("dt", {}, title), shown));
     return found;
   }
 
   function showLoss(losses, { step, loss: now }, { n_steps, n_tokens, n_left_out }) {
     losses[step] = now; // a stop repeats the last one
-    drawLosses(curve, losses, n_steps);
+    find("polyline", figure).setAttribute("points", pointsOf(losses, n_steps));
     figure.hidden = false;
     const [first, last] = [losses[0], now].map((x) => formatNumber(x));
-    const means = "It says how much the page’s next token surprises the model.";
-    loss.textContent = `Loss: ${first} at first, ${last} now. ${means}`;
+    const means = "Loss: how much each next word of the page surprises it";
+    find("figcaption", figure).textContent = `${means}: ${first}, now ${last}.`;
     const what = n_left_out
       ? `the first ${n_tokens} tokens of your page`
       : `your ${n_tokens} tokens`;
@@ -171,7 +137,10 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
           lastStep = each.step;
           showLoss(losses, each, facts);
         }
-        if (each.is_ready) after = await write(`After ${each.step} times`, name, body, page);
+        if (each.is_ready) {
+          after = await write(`After ${each.step} times`, name, body, page);
+          await onReady(name, base);
+        }
         if (each.is_done) {
           const isEarly = lastStep < facts.n_steps;
           const early = isEarly ? `It stopped after ${lastStep} of ${facts.n_steps} times. ` : "";
@@ -180,6 +149,7 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
           enter("taught");
           if (isWaiting) watch.focus();
           await onModel(name);
+          await onReady(name, base);
         }
       }
     } finally {
@@ -196,7 +166,7 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
     texts.replaceChildren();
     say("The model writes a text before it learns.");
     stop.focus();
-    root.scrollIntoView({ block: "start" });
+    root.scrollIntoView({ block: "nearest" });
     try {
       await teach(text.value, controller.signal);
     } catch (error) {
@@ -230,5 +200,5 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
     await lesson;
   });
   enter("");
-  return { notice, forget: () => controller.abort() };
+  return () => controller.abort();
 }

@@ -9,24 +9,23 @@ export function sentence(pass, { kind, layer }, line, guided) {
   const n = (count) => count.toLocaleString("en");
   if (kind === "embed") {
     const next = guided ? " Press Next." : "";
-    return [`Each token becomes ${n(pass.n_embd)} numbers, learned from many texts.${next}`];
+    return [`The model computes: each token becomes ${n(pass.n_embd)} numbers.${next}`];
   }
   if (guided && layer) {
-    const blocks = pass.n_layer === 2 ? "Block 1 does" : `Blocks 1 to ${pass.n_layer - 1} do`;
-    return [`${blocks} the same, with other heads and neurons.`];
+    const more = pass.n_layer === 2 ? "One more follows." : `${pass.n_layer - 1} more follow.`;
+    return [`Heads and neurons together are a block. ${more}`];
   }
-  const [then, one] = layer
-    ? [`Block ${layer}:`, `Block ${layer}: a head of `]
-    : ["Then", "One head looks back: "];
+  const block = layer ? `Block ${layer}: ` : "";
   if (kind === "attention") {
     const look = pass.strongestLook(layer, line);
     if (!look) return [chip, " has no token before it to look back at."];
     const key = lineChipOf(pass, look.key);
-    return [one, chip, " looks most at ", key, ": ", shareElement(look.weight), "."];
+    const heads = block || "Heads look back: ";
+    return [heads, chip, " looks most at ", key, ": ", shareElement(look.weight), "."];
   }
   if (kind === "mlp")
     return [
-      `${then} ${n(pass.n_inner)} neurons react, each to its own pattern. Dots: the strongest.`,
+      `${block}${n(pass.n_inner)} neurons react to what the heads found. Dots: the strongest.`,
     ];
   if (line < pass.count - 1) return ["Only the last row predicts. This is the row of ", chip, "."];
   return ["The last row tells how likely each token comes next."];

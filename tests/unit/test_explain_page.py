@@ -43,15 +43,18 @@ def test_joined_modules_come_once_each_after_their_imports():
     assert "unhandledrejection" in files["app.js"].decode() and "unhandledrejection" not in joined
 
 
-def test_comments_go_and_code_behind_them_stays():
+def test_comments_go_and_code_beside_them_stays():
     source = "/* a\n   b */\n:root {\n/** c */\n // d\n /** @type {e} */ (f).g = 1; // h\n}\n"
-    assert _without_comments(source) == ":root {\n/** @type {e} */ (f).g = 1; // h\n}\n"
+    assert _without_comments(source) == ":root {/** @type {e} */ (f).g = 1;}\n"
 
 
 def test_no_text_of_the_sources_runs_over_lines():
     """Joined sources lose their indentation, also within a text."""
     for name, content in web_files().items():
         if name.endswith(".js"):
+            assert all(x.count('"') % 2 == 0 for x in re.findall("(.*) // ", content.decode())), (
+                name
+            )
             source = "\n".join(x for x in content.decode().splitlines() if x.strip()[:2] != "//")
             assert all(line.count("`") % 2 == 0 for line in source.splitlines()), name
 
@@ -59,7 +62,7 @@ def test_no_text_of_the_sources_runs_over_lines():
 def test_a_page_is_small_beside_its_data(lm):
     page = explain(lm, PROMPT).html
     data = page.partition('id="data">')[2].partition("</script>")[0]
-    assert len(page.encode()) - len(data) < 90_000
+    assert len(page.encode()) - len(data) <= 60 * 1024
 
 
 def test_the_points_of_a_score_are_those_of_the_pass(lm):

@@ -8,6 +8,7 @@ import pytest
 from helpers.playground import (
     PROMPT,
     cells,
+    in_sight,
     look_at,
     open_below,
     set_inputs,
@@ -25,6 +26,12 @@ from gpt2np.model.ops import softmax
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
+# The share of a row that is its bar, and the room between its token and the bar below.
+BARS = """all => all.map(li => [
+    +li.style.getPropertyValue("--p"),
+    li.getBoundingClientRect().top + parseFloat(getComputedStyle(li).backgroundPositionY)
+        - li.firstElementChild.getBoundingClientRect().bottom])"""
+
 
 class TestAnswer:
     """The list of what could come next, and the ruler."""
@@ -41,16 +48,16 @@ class TestAnswer:
         logits = lm.model.forward([[*lm.encode_prompt(PROMPT), *ids[:4]]])[-1]
         options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
         before, after = np.exp(log_softmax(logits)), next_probabilities(logits, options)
-        scales = []
         for moment, expected in ((14, before), (15, after)):
             set_moment(tab, moment)
             rows = cells(tab, ".machine-bars li")
             assert {i for i, *_ in rows} >= {int(i) for i in np.argsort(-logits)[:8]}
             for token_id, p in rows:
                 assert p == pytest.approx(expected[token_id], abs=1e-6)
-            bar = "li => +li.style.getPropertyValue('--p') / +li.querySelector('data').value"
-            scales.append(tab.eval_on_selector(".machine-bars li", bar))
-        assert scales[0] == pytest.approx(scales[1], rel=1e-3)  # so that one sees what grows
+            bars = tab.eval_on_selector_all(".machine-bars li", BARS)
+            assert [p for p, _ in bars] == pytest.approx([p for _, p in rows], abs=1e-4)
+            assert all(room >= 0 for _, room in bars)
+            assert [i for i, _ in rows] == sorted(i for i, _ in rows)  # the order of the ruler
         assert "cut off" in tab.inner_text(".machine-bars")
 
     def test_a_token_that_is_pressed_is_a_branch(self, open_tab, lm):
@@ -103,6 +110,8 @@ class TestAnswer:
         assert number == np.random.default_rng(1).random(8)[11 - len(lm.encode_prompt(PROMPT))]
         place = tab.eval_on_selector(".marker", "m => parseFloat(m.style.left) / 100")
         assert place == pytest.approx(number, abs=1e-6)
+        word = tab.inner_text(".machine-bars .own .token")
+        assert tab.get_attribute(".marker", "data-token") == word
         assert sampled[: ids[11]].sum() - 1e-4 <= number <= sampled[: ids[11] + 1].sum() + 1e-4
         set_moment(tab, 14)
         assert tab.is_hidden(".draw")  # it would give the answer away
@@ -129,6 +138,15 @@ class TestAnswer:
         assert len(rows) >= 3
         for content, room, bottom, end in rows:
             assert content <= room and bottom <= end + 1
+
+    def test_the_chosen_token_is_in_sight_on_a_phone(self, open_tab):
+        tab = open_tab(width=390, height=844, reduced_motion="reduce")
+        for seed in (1, 4):
+            write(tab, PROMPT, max_tokens=3, seed=seed)
+            assert in_sight(tab, ".machine-bars .own", whole=True)
+            box = tab.locator(".machine-bars .own").bounding_box()
+            end = tab.locator(".machine-bars").bounding_box()
+            assert box["y"] + box["height"] <= end["y"] + end["height"] + 1
 
 
 class TestSaliency:

@@ -203,6 +203,10 @@ class TestSwitchedOff:
         for scheme in ("light", "dark"):
             tab = open_tab(color_scheme=scheme)
             tab.click("#off-button")
+            colors = "all => all.map(each => getComputedStyle(each).borderBottomColor)"
+            heads = tab.eval_on_selector_all("#parts thead th", colors)[:4]
+            arcs = tab.eval_on_selector_all("#heads button:not(:first-child)", colors)
+            assert heads == arcs and len(set(heads)) == 4
             border, paper = tab.evaluate(
                 """() => [getComputedStyle(document.querySelector(".cell")).borderTopColor,
                     getComputedStyle(document.body).backgroundColor]"""

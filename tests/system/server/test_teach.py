@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
+from helpers.playground import in_sight
 from helpers.server import running_server
 
 from gpt2np import load
@@ -278,18 +279,20 @@ class TestPage:
             (
                 "and then the Fox ran home.",
                 "The fox ran off. Then the fox ran!",
-                [4, "then the Fox ran"],
+                [4],
             ),
-            ("don’t stop", "they don’t", [1, "don’t"]),
-            ("a b", "c d", [0, ""]),
-            ("", "", [0, ""]),
+            ("don’t stop", "they don’t", [1]),
+            ("x a B c d e, y b c d e f g!", "a b c d e f g", [6, "a B c d e", "b c d e f g"]),
+            ("a b c d e f x", "a b c d e; c d e f x", [5, "a b c d e f x"]),
+            ("a b", "c d", [0]),
+            ("", "", [0]),
         ],
     )
-    def test_the_longest_run_of_words(self, tab, text, page, found):
+    def test_every_run_of_five_words_of_the_page_is_marked(self, tab, text, page, found):
         script = """async ([text, page]) => {
-            const { longestRun } = await import("./playground/teach.js");
-            const { count, start, end } = longestRun(text, page);
-            return [count, text.slice(start, end)];
+            const { copied } = await import("./playground/teach.js");
+            const { count, marks } = copied(text, page);
+            return [count, ...marks.map(([start, end]) => text.slice(start, end))];
         }"""
         assert tab.evaluate(script, [text, page]) == found
 
@@ -306,13 +309,16 @@ class TestPage:
         says = tab.inner_text("#teach [role=status]")
         assert re.match(r"It repeats (\d\d) words of your page", says)
         assert "roots of an old oak tree" in tab.locator("#teach dd mark").last.inner_text()
-        assert tab.locator("#teach mark").count() < tab.locator("#teach dt").count()
+        assert tab.locator("#teach dd").first.locator("mark").count() == 0
+        assert "→" in tab.inner_text(".machine-bars")  # the picture has the lesson's effect
+        assert tab.inner_text(".machine-says") == "The lesson: before → now"
         points = tab.locator("#teach polyline").get_attribute("points").split()
         heights = [float(point.split(",")[1]) for point in points]
         assert len(points) == N_STEPS + 1 and heights[0] == 0 and heights[-1] > 90
         for width, height in [(1280, 720), (390, 844)]:
             tab.set_viewport_size({"width": width, "height": height})
             tab.evaluate("document.getElementById('teach').scrollIntoView()")
+            assert width < 1000 or in_sight(tab, ".machine-canvas", whole=True)
             for shown in (".teach-says", "figure", "dl > :last-child"):
                 box = tab.locator(f"#teach {shown}").bounding_box()
                 assert box["y"] >= 0 and box["y"] + box["height"] <= height
