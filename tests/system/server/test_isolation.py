@@ -13,7 +13,6 @@ import httpx
 import pytest
 from helpers.near_ties import assert_fell_otherwise, watch
 from helpers.request_fields import FIELDS
-from helpers.server import running_server
 
 PROMPTS = ["Once upon a time", "The fox", "A king", "", "1, 2, 3,", "“Où?” 🦊", "In the wood " * 30]
 OPTIONS = [*FIELDS, ({"logprobs": 3, "echo": True}, {})]
@@ -80,18 +79,17 @@ def send_and_disconnect(url, body):
     ("n_requests", "clients"),
     [(20, [16]), pytest.param(200, [1, 4, 16], marks=[pytest.mark.slow])],
 )
-def test_results_do_not_depend_on_other_requests(tmp_path, lm, n_requests, clients):
+def test_results_do_not_depend_on_other_requests(server, lm, n_requests, clients):
     requests = random_requests(lm, n_requests)
-    with running_server(tmp_path, "--model", "bundled") as server:
-        for n_clients in clients:
-            random.Random(n_clients).shuffle(order := list(range(n_requests)))
+    for n_clients in clients:
+        random.Random(n_clients).shuffle(order := list(range(n_requests)))
 
-            def run(position, order=order):
-                if position % 10 == 9:
-                    send_and_disconnect(server.url, requests[order[position - 1]][0])
-                return send(server.url, requests[order[position]][0])
+        def run(position, order=order):
+            if position % 10 == 9:
+                send_and_disconnect(server.url, requests[order[position - 1]][0])
+            return send(server.url, requests[order[position]][0])
 
-            with ThreadPoolExecutor(n_clients) as pool:
-                results = list(pool.map(run, range(n_requests)))
-            for i, ids in zip(order, results, strict=True):
-                check(ids, *requests[i][1:])
+        with ThreadPoolExecutor(n_clients) as pool:
+            results = list(pool.map(run, range(n_requests)))
+        for i, ids in zip(order, results, strict=True):
+            check(ids, *requests[i][1:])
