@@ -171,7 +171,7 @@ def run_program(program, **variables):
 
 class TestSameBits:
     def test_random_session(self, model, alone):
-        random_session((model, alone), steps=60 if alone.config.n_embd < 100 else 12)
+        random_session((model, alone), steps=40 if alone.config.n_embd < 100 else 12)
         assert n_workers(model) == model.processes - 1
 
     @pytest.mark.parametrize("options", [{"dtype": np.float64}, {"weight_dtype": "int8"}])
@@ -191,17 +191,11 @@ class TestSameBits:
             both((model, alone), [rng.integers(0, 1031, more)], caches, logits_indices=rows)
 
     def test_more_processes_than_there_is_for_them_to_do(self):
-        model, other = small(), random_model(**SHAPES["small heads"])
-        with_processes(model, 12)
+        models = with_processes(small(), 12), random_model(**SHAPES["small heads"])
         ids = np.random.default_rng(0).integers(0, 1031, SMALL_BATCH + 1)
         for rows in ([], [64], [5, 0, 5, 33]):
-            both(
-                (model, other),
-                [ids],
-                [[m.new_cache()] for m in (model, other)],
-                logits_indices=rows,
-            )
-        assert len(pids(model)) == 11
+            both(models, [ids], [[model.new_cache()] for model in models], logits_indices=rows)
+        assert len(pids(models[0])) == 11
 
     def test_what_is_not_finite_stays_where_it_is(self, monkeypatch):
         """In a later pass of a prompt, whose tokens are in a tile with those of the pass before."""
@@ -416,7 +410,7 @@ class TestFailures:
         [
             (  # a fork would never return
                 """
-                matrix, model = np.ones((3200, 3200)), random_model(**SHAPES["small heads"])
+                matrix, model = np.ones((2000, 2000)), random_model(**SHAPES["small heads"])
                 thread = threading.Thread(target=lambda: [matrix @ matrix for _ in range(2)])
                 thread.start()
                 time.sleep(0.1)
@@ -428,13 +422,13 @@ class TestFailures:
             ),
             (  # the first pass waits until BLAS's threads sleep, so it always runs on all ranks
                 """
-                for _ in range(5):
+                for _ in range(2):
                     model = random_model(**SHAPES["small heads"])
                     matrix = np.ones((900, 900)) @ np.ones((900, 900))
                     with_processes(model, 2).forward([[5]])
                     print(len(pids(model)))
                 """,
-                "1\n" * 5,
+                "1\n" * 2,
             ),
         ],
         ids=["in another thread", "just before"],
@@ -472,51 +466,6 @@ class TestFailures:
         found = [model.forward([[i]], [cache])[0] for i in (6, 7)]
         same(found, expected[1:])
         assert (model.processes, n_workers(model)) == (2, 1)
-
-    def test_ctrl_c_twice(self, monkeypatch):
-        """The second one before the others are ended."""
-        model = small()
-        expected = model.forward([[5, 6]])
-
-        def stop(*_):
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as twice:
-            twice.setattr(Workers, "stop", stop)
-            twice.setattr(Context, "by_rows", stop)
-            with pytest.raises(KeyboardInterrupt):
-                model.forward([[7]])
-        assert pids(model)
-        same(model.forward([[5, 6]]), expected)
-        assert model.processes == 2
-
-    def test_ctrl_c_within_a_fork(self, monkeypatch):
-        """Another thread receives the signal while the main thread's signals are blocked."""
-        arrived = []
-
-        def press_ctrl_c():
-            if not arrived:
-                arrived.append(True)
-                signal.pthread_kill(other.ident, signal.SIGINT)
-                time.sleep(0.02)  # the handler would run here
-
-        done = threading.Event()
-        other = threading.Thread(target=done.wait)
-        other.start()
-        model = with_processes(small(), 2)
-        expected = small().forward([[5]])
-        arrived.append(True)
-        os.register_at_fork(after_in_parent=press_ctrl_c)  # for all forks of this process
-        arrived.clear()
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                model.forward([[5]])
-        finally:
-            arrived.append(True)
-            done.set()
-            other.join()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        same(model.forward([[5]]), expected)
 
     def test_floating_point_errors_are_the_first_one_s(self):
         model = with_processes(with_embedding(small(), 7, 3e38), 2)
