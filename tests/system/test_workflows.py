@@ -15,11 +15,6 @@ WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
     for path in CHECKOUT.glob(".github/workflows/*.yml")
 }
-JOBS = [
-    pytest.param(workflow, job, id=f"{workflow}-{job}")
-    for workflow, content in WORKFLOWS.items()
-    for job in content["jobs"]
-]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 pytestmark = pytest.mark.skipif(not WORKFLOWS, reason="no .github here")
@@ -28,11 +23,6 @@ pytestmark = pytest.mark.skipif(not WORKFLOWS, reason="no .github here")
 def supported_versions():
     pattern = r"Programming Language :: Python :: (3\.\d+)"
     return [match[1] for line in PROJECT["classifiers"] if (match := re.fullmatch(pattern, line))]
-
-
-def commands(job):
-    """Return the lines of a job's `run` steps."""
-    return [line for step in job.get("steps", ()) for line in step.get("run", "").splitlines()]
 
 
 def test_the_unit_tests_run_on_every_supported_version_and_system():
@@ -48,19 +38,6 @@ def test_the_supported_versions():
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in versions
     readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     assert f"Python ≥ {versions[0]}" in readme
-
-
-@pytest.mark.parametrize(("workflow", "name"), JOBS)
-def test_jobs_have_few_permissions_and_pinned_actions(workflow, name):
-    content = WORKFLOWS[workflow]
-    job = content["jobs"][name]
-    assert content["permissions"] == {"contents": "read"}
-    assert job.get("permissions", {}) == ({"id-token": "write"} if name == "publish" else {})
-    assert "uses" in job or job["timeout-minutes"] <= 90
-    actions = [step["uses"] for step in job.get("steps", ()) if "uses" in step]
-    assert all(re.fullmatch(r"[\w./-]+@(v\d+|release/v1)", action) for action in actions)
-    files = [job["uses"]] if "uses" in job else []
-    assert all((CHECKOUT / file).is_file() for file in files)
 
 
 def test_the_version_is_written_once():

@@ -19,7 +19,7 @@ from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
 
 EOT = "<|endoftext|>"
 COMMAND = [sys.executable, "-m", "gpt2np", "encode"]
-SMALL_PARTS = [*small_parts(0.5), "encode"]  # here five times
+SMALL_PARTS = [*small_parts(0.5), "encode"]  # here three times
 
 
 def encode(*arguments, model="bundled"):
@@ -57,9 +57,9 @@ def peer(gpt2_vocabulary):
 
 @pytest.fixture(scope="module")
 def stories(data, tmp_path_factory):
-    """Return a text of five batches."""
+    """Return a text of three batches."""
     file = tmp_path_factory.mktemp("stories") / "stories.txt"
-    file.write_bytes((data / "stories" / "train.txt").read_bytes()[:5_000_000])
+    file.write_bytes((data / "stories" / "train.txt").read_bytes()[:2_500_000])
     return file
 
 
@@ -95,7 +95,7 @@ class TestOutput:
         result = encode_in_a_process(stories, out, "--processes", 2, model=gpt2_vocabulary)
         assert result.returncode == 0, result.stderr
         assert np.array_equal(np.memmap(out, dtype=np.uint16, mode="r"), expected)
-        assert len(expected) > 1_000_000
+        assert len(expected) > 500_000
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")

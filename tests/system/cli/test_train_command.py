@@ -188,8 +188,8 @@ def test_a_state_of_other_arrays_is_damaged(corpus, tmp_path, kind):
 
 def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
     """The bundled model learns a text; the kept weights are those of the best evaluation."""
-    options = "--block-size 64 --per-device-train-batch-size 2 --max-steps 30 --warmup-steps 2"
-    options += " --learning-rate 3e-4 --eval-steps 10"
+    options = "--block-size 64 --per-device-train-batch-size 2 --max-steps 12 --warmup-steps 2"
+    options += " --learning-rate 6e-4 --eval-steps 4"
     out = tmp_path / "tuned"
     arguments = ["train", str(corpus), str(out), "--from", "bundled", *options.split()]
     assert run([*arguments, "--eval-corpus", str(corpus)]) == 0
@@ -197,7 +197,7 @@ def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
     losses = [float(line.split()[-1]) for line in lines if ": evaluation" in line]
     assert len(losses) == 3 and losses[-1] < losses[0]
     assert lines[-1].endswith(
-        f"the lowest evaluation is {min(losses):.4f}: the weights of step 30 are kept"
+        f"the lowest evaluation is {min(losses):.4f}: the weights of step 12 are kept"
     )
     ids = np.fromfile(corpus, np.uint16).astype(np.int64)[:400]
     text = gpt2np.load("bundled").tokenizer.decode(ids.tolist())

@@ -7,11 +7,9 @@ import errno
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Barrier
 
 import pytest
 from helpers.parts import saves
@@ -108,27 +106,6 @@ def test_one_process_at_a_time(out, tmp_path):
     holder.communicate()
     assert resume(out) == []
     assert list(tmp_path.iterdir()) == [out]
-
-
-def test_one_thread_at_a_time(out, tmp_path):
-    """Each of eight threads locks the folder or is refused; none enters while another holds it."""
-    barrier, inside = Barrier(8), []
-
-    def use(_):
-        barrier.wait()
-        for _ in range(50):
-            try:
-                with work_folder(out):
-                    inside.append(1)
-                    assert len(inside) == 1
-                    inside.pop()
-            except GPT2NPError as error:
-                assert "another process is writing" in str(error)
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(use, range(8)))
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -1,20 +1,15 @@
-"""The three jobs on Ray: the files of the plain commands, byte for byte, also after kills."""
+"""The three jobs on Ray: the files of the plain commands, byte for byte."""
 
 import json
 import os
 import random
 import signal
-import subprocess
-import sys
-import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import pytest
 from helpers.command_line import run_here
 from helpers.equal_results import assert_equal_results
-from helpers.kills import contents, run_to_the_end
 from helpers.paths import CHECKOUT
 
 from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
@@ -153,109 +148,6 @@ def test_the_class_of_the_guide_adds_a_column(local_cluster, lm):
     scorer = ds.map_batches(names["Scorer"], fn_constructor_args=["bundled"], concurrency=1)
     found = {row["text"]: row["log_probability"] for row in scorer.take_all()}
     assert found == {text: pytest.approx(lm.score(text).total, rel=1e-6) for text in texts}
-
-
-def start_nodes():
-    from ray.cluster_utils import Cluster as LocalNodes
-
-    ray.shutdown()
-    options = {"num_cpus": 2, "include_dashboard": False}
-    return LocalNodes(initialize_head=True, head_node_args=options)
-
-
-def descendants(nodes):
-    """Return the processes of a cluster that its raylet has started; none if it has ended."""
-    import psutil  # part of Ray
-
-    found = []
-    for raylet in nodes.head_node.all_processes.get("raylet", []):
-        with suppress(psutil.NoSuchProcess):
-            found += psutil.Process(raylet.process.pid).children(recursive=True)
-    return found
-
-
-def find_workers(nodes):
-    """Return the actors of a cluster that hold a model."""
-    import psutil
-
-    found = []
-    for process in descendants(nodes):
-        with suppress(psutil.Error):  # the process has ended
-            if "_Worker" in "".join(process.cmdline()):
-                found.append(process)
-    return found
-
-
-def kill_cluster(nodes):
-    import psutil
-
-    for process in descendants(nodes):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    nodes.head_node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "victims"),
-    [
-        ("score", ["driver"]),
-        ("score", ["worker"]),
-        ("score", ["cluster"]),
-        ("encode", ["driver", "worker", "cluster"]),
-        ("batch", ["driver", "worker", "cluster"]),
-    ],
-)
-def test_killed_at_ten_random_moments(command, victims, data, tmp_path):
-    """The driver, a worker, or all processes of the cluster; the bytes are the plain command's."""
-    stories = (data / "stories" / "train.txt").read_text(encoding="utf-8")
-    n_characters = 15_000 if command == "score" else 1_000_000
-    for i in range(20):  # a file is at least a block
-        text = stories[i * 1_500_000 :][:n_characters]
-        (tmp_path / f"{i:02}.txt").write_text(text.replace("\n\n", "\n<|endoftext|>\n"))
-    (tmp_path / "p.jsonl").write_text("".join(f'"The king {i}"\n' for i in range(800)))
-    files = [str(tmp_path / f"{i:02}.txt") for i in range(20)]
-    out = tmp_path / ("o.npz" if command == "encode" else "o.parquet")
-    arguments = {
-        "score": ["score", *files, "--out"],
-        "encode": ["encode", *files],
-        "batch": ["batch", f"{tmp_path / 'p.jsonl'}", "--seed", "1", "--out"],
-    }[command]
-    base = [sys.executable, "-m", "gpt2np", *arguments]
-    whole = out.with_name(f"whole{out.suffix}")
-    subprocess.run([*base, str(whole), "--model", "bundled"], check=True)
-    rng, kills, process, nodes = random.Random(4), 0, None, start_nodes()
-    try:
-        while kills < 10:
-            if process is None or process.poll() is not None:
-                if out.exists():
-                    assert contents(out) == contents(whole)
-                    out.unlink()
-                ray_options = ["--workers", "2", "--ray", nodes.address]
-                given = [*base, str(out), "--model", "bundled", *ray_options]
-                process = subprocess.Popen(given, stderr=subprocess.DEVNULL)
-            time.sleep(rng.uniform(0, 10))
-            victim = rng.choice(victims)
-            if victim == "driver":
-                process.kill()
-                kills += process.wait() == -signal.SIGKILL
-            elif victim == "worker":
-                for worker in find_workers(nodes)[:1]:
-                    worker.kill()
-                    kills += process.poll() is None
-            else:
-                kills += process.poll() is None
-                kill_cluster(nodes)
-                process.kill()
-                process.wait()
-                nodes = start_nodes()
-        process.kill()
-        process.wait()
-        out.unlink(missing_ok=True)
-        given = [*base, str(out), "--model", "bundled", "--workers", "2", "--ray", nodes.address]
-        run_to_the_end(given, out, whole)
-    finally:
-        kill_cluster(nodes)
 
 
 @pytest.mark.slow

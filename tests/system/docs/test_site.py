@@ -4,10 +4,7 @@ Build it with `sphinx-build -W docs build/docs`; without it, these tests are ski
 """
 
 import re
-import threading
-from functools import partial
 from html.parser import HTMLParser
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -83,17 +80,6 @@ def test_the_site_works_from_disk_without_a_network(browser):
     # The next page ends the loading of an icon, which Chromium reports as net::ERR_ABORTED.
     assert [failure for failure in failures if failure[1:] != ("net::ERR_ABORTED",)] == []
     context.close()
-
-
-def test_search_results_have_excerpts_over_http(browser):
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(SITE))
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    page = browser.new_page()
-    page.goto(f"http://127.0.0.1:{server.server_port}/search.html?q=lora")
-    page.wait_for_selector("ul.search li p.context", timeout=20_000)
-    server.shutdown()
 
 
 def test_axe_finds_nothing_and_the_pages_fit_a_phone(browser):

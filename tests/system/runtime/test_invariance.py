@@ -27,8 +27,10 @@ to_the_bit = pytest.mark.skipif(
 @pytest.fixture(
     scope="module",
     params=[
-        *SHAPES,
+        "GPT-2 small's width",
+        "small heads",
         "small heads, int8",
+        pytest.param("GPT-2 XL's width", marks=pytest.mark.slow),
         pytest.param("GPT-2 small's width, int8", marks=pytest.mark.slow),
     ],
 )
@@ -53,12 +55,7 @@ class TestToTheBit:
             rows = [model.forward([[i]], [cache])[0] for i in text[:25]]
             np.testing.assert_array_equal(rows, expected[:25])
 
-    @pytest.mark.parametrize(
-        "size",
-        [
-            *(2, 5, 16, 20),
-        ],
-    )
+    @pytest.mark.parametrize("size", [2, 5, 16, 20])
     def test_in_a_batch_of_any_size(self, model, texts, size):
         """Prompts together, then a token each, at different lengths."""
         some = [text for text in texts[0] if len(text) > 3][:size]
@@ -160,13 +157,13 @@ def test_decoding_takes_no_new_memory():
 
     def page_faults():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        decode(200)
+        decode(60)
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     decode(40)
     gc.collect()
     tries = (page_faults() for _ in range(3))  # the kernel may move pages about, too
-    faults = next((n for n in tries if n < 200), 200)
+    faults = next((n for n in tries if n < 60), 60)
     tracemalloc.start()
     decode(3)
     before, _ = tracemalloc.get_traced_memory()
@@ -174,7 +171,7 @@ def test_decoding_takes_no_new_memory():
     decode(20)
     after, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert faults < 200
+    assert faults < 60  # one a step
     assert after - before < 20_000 and peak - before < 1_000_000
 
 
@@ -189,7 +186,7 @@ def test_a_prompt_takes_no_new_memory(tmp_path, processes):
         model = GPT2.from_folder({str(tmp_path)!r})
         model.processes = {processes}
         cache = model.new_cache()
-        for _ in range(6):
+        for _ in range(4):
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             model.forward([range(512)], [cache], logits_indices=[511])
             cache.truncate(0)

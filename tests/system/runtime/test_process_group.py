@@ -230,7 +230,7 @@ class TestWhenTheyCompute:
         assert len(pids(model)) == 1
 
     def test_first_pass_whose_ids_exceed_a_pipe_uses_all_processes(self):
-        ids = np.random.default_rng(0).integers(100, 1031, (60, 900))
+        ids = np.random.default_rng(0).integers(100, 1031, (20, 900))
         models = [random_model(**SHAPES["small heads"] | {"n_layer": 1}) for _ in range(2)]
         with_processes(models[0], 2)
         found, expected = (m.forward(ids, logits_indices=last_token_indices(ids)) for m in models)
@@ -410,7 +410,7 @@ class TestFailures:
         [
             (  # a fork would never return
                 """
-                matrix, model = np.ones((2000, 2000)), random_model(**SHAPES["small heads"])
+                matrix, model = np.ones((3200, 3200)), random_model(**SHAPES["small heads"])
                 thread = threading.Thread(target=lambda: [matrix @ matrix for _ in range(2)])
                 thread.start()
                 time.sleep(0.1)
