@@ -15,7 +15,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -23,7 +22,7 @@ from numpy.typing import DTypeLike
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.kernels.matmul import splits_exactly
-from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, roll_back
+from gpt2np.runtime.kv_cache import KVCache, KVStore, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.rank_tuner import RankTuner
 from gpt2np.runtime.ranks import RankFailedError, has_gil
@@ -56,7 +55,6 @@ class ProcessGroup:
         """Form a group, whose workers end when `owner` is deleted or this process exits."""
         self._runner = runner
         self.workers, self.world_size, self.tuner = workers, world_size, tuner
-        self._is_busy = False  # workers are being started, or compute a pass
         self._lock = threading.Lock()
         ending = ExitStack()
         ending.enter_context(single_threaded_blas())
@@ -73,7 +71,8 @@ class ProcessGroup:
     def allocate(self, store: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Allocate zeros for a KV store, if possible in memory that the workers share."""
         is_shared = self.world_size > 1 and np.prod(shape)
-        return (self.workers.allocate if is_shared else private_zeros)(store, shape, dtype)
+        array = self.workers.allocate(store, shape, dtype) if is_shared else None
+        return np.zeros(shape, dtype) if array is None else array
 
     def run(
         self, sequences: Sequence[IntArray], caches: Sequence[KVCache], logits_indices: IntArray
@@ -93,7 +92,12 @@ class ProcessGroup:
             if self.world_size == 1 or any(self.workers.handle(store) is None for store in stores):
                 return None
             lengths = [cache.length for cache in caches]
-            compute = partial(self._compute, sequences, caches, logits_indices)
+
+            def compute(n_ranks: int) -> Array:
+                if n_ranks == 1:
+                    return self._runner.run(sequences, caches, logits_indices)
+                return self.workers.run(n_ranks, sequences, caches, logits_indices)
+
             try:
                 if self.tuner is None:
                     return compute(self.world_size)
@@ -119,27 +123,6 @@ class ProcessGroup:
         if n_ranks <= n_started:  # a start happens once
             choice.record(n_tokens, n_ranks, time.perf_counter() - start)
         return logits
-
-    def _compute(
-        self,
-        sequences: Sequence[IntArray],
-        caches: Sequence[KVCache],
-        logits_indices: IntArray,
-        n_ranks: int,
-    ) -> Array:
-        if n_ranks == 1:
-            return self._runner.run(sequences, caches, logits_indices)
-        try:
-            if self._is_busy:
-                self.workers.stop()
-            self._is_busy = True
-            self.workers.start(n_ranks - 1)
-            logits = self.workers.run(n_ranks, sequences, caches, logits_indices)
-            self._is_busy = False
-            return logits
-        except BaseException:
-            self.workers.stop()  # they must stop writing to the KV caches
-            raise
 
     def forget_workers(self) -> None:
         """Leave the workers to the parent of this forked process."""

@@ -31,7 +31,7 @@ from gpt2np.interrupts import held_signals
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import inline
-from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros
+from gpt2np.runtime.kv_cache import KVCache, KVStore
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.ranks import COUNTER_STRIDE, Rank, RankFailedError
 
@@ -59,17 +59,14 @@ class Workers:
         n = COUNTER_STRIDE * world_size
         # Threads run on ARM, too, where only a list's items are written in order.
         self._counters: Any = memoryview(mmap.mmap(-1, 8 * n)).cast("q") if memory else [0] * n
+        self._is_busy = False  # workers are being started, or compute a pass
         self._handles: WeakKeyDictionary[KVStore, Any] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self._workers)
 
-    def start(self, count: int) -> None:
-        """Start workers until there are `count`.
-
-        Raises:
-            RankFailedError: the system can't start a worker.
-        """
+    def _start(self, count: int) -> None:
+        """Start workers until there are `count`."""
         if not self._workers:
             for i in range(0, len(self._counters), COUNTER_STRIDE):
                 self._counters[i] = 0
@@ -155,11 +152,11 @@ class Workers:
             store.make_private()
         self._handles.clear()
 
-    def allocate(self, store: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Allocate zeros for a KV store, if possible in memory that the workers share."""
+    def allocate(self, store: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array | None:
+        """Allocate zeros for a KV store in shared memory; return None if there is none."""
         shared = self._memory.zeros(shape, dtype) if self._memory else None
         if shared is None:
-            return private_zeros(store, shape, dtype)
+            return None
         array, start = shared
         self._handles[store] = start, *shape[1:3]
         return array
@@ -183,19 +180,32 @@ class Workers:
         caches: Sequence[KVCache],
         logits_indices: IntArray,
     ) -> Array:
-        """Compute a pass together with workers that have been started; return the logits (R, V)."""
+        """Compute a pass, and return the logits (R, V). After an exception, no worker is left.
+
+        Raises:
+            RankFailedError: a worker can't be started, or has failed.
+        """
         places = [(self.handle(cache.store), cache.slot, cache.length) for cache in caches]
         ids, indices = [ids.tolist() for ids in sequences], logits_indices.tolist()
-        # Ranks that sat out passes get the number of barriers so far.
-        task = world_size, self._counters[0], ids, places, indices
-        workers = self._workers[: world_size - 1]
-        for _, connection in workers:
-            with suppress(OSError):  # the worker has ended, which the next barrier reports
-                connection.send(task)
-        failure = partial(_failure_of_workers, [connection for _, connection in workers])
-        rank = Rank(0, world_size, self._buffers, self._counters, failure)
-        with inline():
-            return self._runner.run(sequences, caches, logits_indices, rank=rank).copy()
+        try:
+            if self._is_busy:  # Ctrl-C has interrupted `stop`
+                self.stop()
+            self._is_busy = True
+            self._start(world_size - 1)
+            connections = [connection for _, connection in self._workers[: world_size - 1]]
+            failure = partial(_failure_of_workers, connections)
+            for connection in connections:
+                with suppress(OSError):  # the worker has ended, which the next barrier reports
+                    # Ranks that sat out passes get the number of barriers so far.
+                    connection.send((world_size, self._counters[0], ids, places, indices))
+            rank = Rank(0, world_size, self._buffers, self._counters, failure)
+            with inline():
+                logits = self._runner.run(sequences, caches, logits_indices, rank=rank).copy()
+            self._is_busy = False
+            return logits
+        except BaseException:
+            self.stop()  # they must stop writing to the KV caches
+            raise
 
 
 def _failure_of_rank_0(connection: Any) -> str:
