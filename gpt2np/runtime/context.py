@@ -190,6 +190,9 @@ class BatchContext(Generic[L]):
         positions: (N,), the position of each token in its sequence.
     """
 
+    linear: Callable[..., Array]
+    unembed: Callable[..., Array]
+    projection: Callable[[Array, L], Callable[[slice], Array]]  # q, k, v of h heads: (3, h, N, D)
     by_rows = staticmethod(by_rows)
     kv_view: type[KVView] = KVView
 
@@ -202,18 +205,6 @@ class BatchContext(Generic[L]):
         self._last_layer = config.n_layer - 1
         self._n_head, self._head_size = config.n_head, config.n_embd // config.n_head
         self._padded_head_size = round_up(self._head_size)
-
-    def linear(self, x: Array, w: L, then: Callable[[Array], Array] | None = None) -> Array:
-        """Return a linear layer's outputs for x, or `then` of them."""
-        raise NotImplementedError
-
-    def unembed(self, x: Array, w: L) -> Array:
-        """Return the logits."""
-        raise NotImplementedError
-
-    def projection(self, x: Array, w: L) -> Callable[[slice], Array]:
-        """Return a function heads → the q, k and v of a slice of h heads: (3, h, N, D)."""
-        raise NotImplementedError
 
     def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Call the caller's hook with x, and return the hook's result. Without a hook, return x."""
