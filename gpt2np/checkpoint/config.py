@@ -35,6 +35,13 @@ WTE, LM_HEAD = "wte.weight", "lm_head.weight"
 _PREFIXES = re.compile(r"(?:(?:_orig_mod|module|model|transformer)\.)*")
 _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers in old checkpoints
 
+# reorder_and_upcast_attn is missing here: it affects only half precision.
+_SUPPORTED: dict[str, list[Any]] = {
+    "model_type": ["gpt2"],
+    "is_causal": [True],
+    "add_cross_attention": [False, None],
+    "quantization_config": [None, {}],
+}
 _MAX_DIMENSION = (1 << 31) - 1  # an error message can't print an integer of over 4,300 digits
 
 
@@ -96,7 +103,13 @@ class GPT2Config:
         """
         given = {alias: content[alias] for alias in ALIASES if content.get(alias) is not None}
         content = {**content, **{ALIASES[alias]: value for alias, value in given.items()}}
-        _check_supported(content)
+        for name, supported in _SUPPORTED.items():
+            value = content.get(name, supported[0])
+            if value not in supported:
+                raise CheckpointError(
+                    f"{name} is {short_repr(value)}; gpt2np supports only {supported[0]!r}; "
+                    f"{SEE_MISSING_FEATURES}"
+                )
         values = {
             name: content[name]
             for name in cls.__dataclass_fields__
@@ -139,25 +152,6 @@ def parse_eos_token_ids(value: object) -> tuple[int, ...]:
             f"eos_token_id is {short_repr(value)}, expected a token id or a list of them"
         )
     return tuple(ids)
-
-
-def _check_supported(content: Mapping[str, Any]) -> None:
-    """Raise CheckpointError for another architecture, and for options that change the logits.
-
-    reorder_and_upcast_attn is no such option: it affects only half precision.
-    """
-    model_type = content.get("model_type", "gpt2")
-    if model_type != "gpt2":
-        raise CheckpointError(
-            f"model_type is {short_repr(model_type)}; gpt2np supports only 'gpt2'"
-        )
-    if content.get("is_causal", True) is not True:
-        raise CheckpointError("is_causal is not true; gpt2np supports only causal attention")
-    for option in ("add_cross_attention", "quantization_config"):
-        if content.get(option):
-            raise CheckpointError(
-                f"{option} is set, which gpt2np does not support; {SEE_MISSING_FEATURES}"
-            )
 
 
 def _check_value(name: str, value: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.model.ops import GELU_SCALE, allow_overflow, allow_underflow, gelu
+from gpt2np.model.ops import GELU_SCALE, allow_limits, gelu
 
 
 def layer_norm_backward(
@@ -35,7 +35,7 @@ def layer_norm_backward(
     return d_x, d_weight, d.sum(0)
 
 
-@allow_underflow
+@allow_limits
 def softmax_backward(d: Array, p: Array) -> Array:
     """Return the gradient of the scores (h, n, T), from that of their softmax p. Overwrites d."""
     d -= np.einsum("...t,...t->...", d, p)[..., None]
@@ -43,7 +43,7 @@ def softmax_backward(d: Array, p: Array) -> Array:
     return d
 
 
-@allow_underflow
+@allow_limits
 def cross_entropy(logits: Array, targets: IntArray, weight: float) -> Array:
     """Return the loss of each target in nats, (N,). Overwrites the logits (N, V).
 
@@ -60,7 +60,7 @@ def cross_entropy(logits: Array, targets: IntArray, weight: float) -> Array:
     return losses
 
 
-@allow_overflow
+@allow_limits
 def gelu_new_derivative(x: Array) -> Array:
     """Return the derivative of `gelu_new`: s + x·s·(1 - s)·u', where y = x·s and s = sigmoid(u)."""
     square = x * x
@@ -79,7 +79,7 @@ def gelu_new_derivative(x: Array) -> Array:
     return s
 
 
-@allow_underflow
+@allow_limits
 def gelu_derivative(x: Array) -> Array:
     """Return the derivative of exact GELU: Φ(x) + x·φ(x), with the normal density φ."""
     y: Array = np.divide(gelu(x), x, out=np.full_like(x, 0.5), where=x != 0)  # Φ(x)
@@ -87,7 +87,7 @@ def gelu_derivative(x: Array) -> Array:
     return y
 
 
-@allow_overflow
+@allow_limits
 def silu_derivative(x: Array) -> Array:
     """Return the derivative of SiLU: s·(1 + x·(1 - s)), where s = sigmoid(x)."""
     s = 1 / (1 + np.exp(-x))
@@ -101,7 +101,7 @@ def relu_derivative(x: Array) -> Array:
     return y
 
 
-@allow_underflow
+@allow_limits
 def tanh_derivative(x: Array) -> Array:
     """Return 1 - tanh²(x)."""
     y: Array = 1 - np.square(np.tanh(x))

@@ -27,11 +27,10 @@ _ERFC_POLYNOMIAL = (
     0.19105891771987998, 0.16185674420135301, -0.3032580887424964, -1.256758194547278,
 )  # fmt: skip
 
-# A result too small for the dtype becomes 0, whatever the caller's np.seterr. `GPT2.forward` allows
-# underflow once for all calls of `layer_norm` and `causal_softmax`.
-allow_underflow = np.errstate(under="ignore")
-# exp → inf, and x / inf is the right limit, 0
-allow_overflow = np.errstate(over="ignore", under="ignore")
+# A result too small for the dtype becomes 0, whatever the caller's np.seterr. exp may become
+# infinite: x / inf is the right limit. `GPT2.forward` allows underflow once for all calls of
+# `layer_norm` and `causal_softmax`.
+allow_limits = np.errstate(over="ignore", under="ignore")
 
 
 @cache
@@ -58,7 +57,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     return centered
 
 
-@allow_underflow
+@allow_limits
 def softmax(x: Array, dtype: DTypeLike | None = None) -> Array:
     """Return the softmax of each row of x (…, n), in `dtype` (default: that of x).
 
@@ -93,7 +92,7 @@ def causal_mask(n: int, n_keys: int) -> BoolArray:
     return np.arange(n_keys) > np.arange(n_keys - n, n_keys)[:, None]
 
 
-@allow_overflow
+@allow_limits
 def gelu_new(x: Array) -> Array:
     """Return GELU in the tanh form that GPT-2 uses (Hendrycks & Gimpel 2016, section 2).
 
@@ -111,7 +110,7 @@ def gelu_new(x: Array) -> Array:
     return y
 
 
-@allow_underflow
+@allow_limits
 def gelu(x: Array) -> Array:
     """Return exact GELU, x·Φ(x), where Φ is the normal distribution's cumulative function.
 
@@ -143,7 +142,7 @@ def gelu(x: Array) -> Array:
     return y
 
 
-@allow_overflow
+@allow_limits
 def silu(x: Array) -> Array:
     """Return x / (1 + exp(-x)), also called swish (Elfwing et al. 2017)."""
     exp, _ = exp_and_row_sums(x.dtype)
@@ -160,7 +159,7 @@ def relu(x: Array) -> Array:
     return y
 
 
-@allow_underflow
+@allow_limits
 def tanh(x: Array) -> Array:
     """Return the hyperbolic tangent."""
     y: Array = exact.tanh(x) if x.dtype == np.float64 else np.tanh(x)
