@@ -85,7 +85,8 @@ def test_a_whole_trace_is_a_picture(lm):
     assert described["ids"] == traced.ids.tolist()
     assert HOSTILE not in page and not re.search(r"https?://|^import ", page, re.MULTILINE)
     copy = pickle.loads(pickle.dumps(traced))
-    assert copy == traced and copy.lm is None and copy._repr_html_() is None
+    assert np.array_equal(copy.ids, traced.ids)
+    assert copy.lm is None and copy._repr_html_() is None
 
 
 def test_a_page_in_a_frame_is_escaped():
