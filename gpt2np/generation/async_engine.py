@@ -197,13 +197,20 @@ class AsyncEngine:
 
 
 def _deliver(new: Sequence[tuple[_Entry, Update]]) -> None:
-    """Put updates in the readers' queues."""
-    for entry, update in new:
-        if update.finish_reason or entry.every_step:
-            try:
-                entry.loop.call_soon_threadsafe(entry.queue.put_nowait, update)
-            except RuntimeError:  # the loop is closed, so nobody reads
+    """Put updates in the readers' queues; wake each event loop once."""
+    new = [(entry, update) for entry, update in new if update.finish_reason or entry.every_step]
+    for loop in {entry.loop for entry, _ in new}:
+        updates = [(entry, update) for entry, update in new if entry.loop is loop]
+        try:
+            loop.call_soon_threadsafe(_put, updates)
+        except RuntimeError:  # the loop is closed, so nobody reads
+            for entry, _ in updates:
                 entry.sequence.cancel()
+
+
+def _put(updates: Sequence[tuple[_Entry, Update]]) -> None:
+    for entry, update in updates:
+        entry.queue.put_nowait(update)
 
 
 _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()
