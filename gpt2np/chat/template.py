@@ -32,10 +32,6 @@ from gpt2np.tokenizer.normalizer import find_first
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE, read_if_exists
 
 
-class _TemplateRefusalError(Exception):
-    """A template has called `raise_exception`."""
-
-
 class ChatTemplate:
     """A model's chat template.
 
@@ -87,10 +83,8 @@ class ChatTemplate:
                 documents=None,
                 **self._special_tokens,
             )
-        except _TemplateRefusalError as error:
-            raise InvalidArgumentError(
-                f"the chat template refuses this conversation: {error}"
-            ) from error
+        except InvalidArgumentError:  # of `raise_exception`
+            raise
         except Exception as error:  # a template can raise any exception
             reason = str(error) or type(error).__name__
             raise TokenizerError(f"{self.origin}: the chat template fails: {reason}") from error
@@ -145,7 +139,7 @@ def _environment() -> Any:
 
 
 def _raise_exception(message: object) -> NoReturn:
-    raise _TemplateRefusalError(message)
+    raise InvalidArgumentError(f"the chat template refuses this conversation: {message}")
 
 
 def read_chat_template(

@@ -191,11 +191,12 @@ async def _answer(
         if not body.stream:
             return Response(await respond(running, reply), media_type="application/json")
         stream = events(running, reply)
-        return _stream_response(await anext(stream), stream)  # an error here is a status
+        first = await anext(stream)  # an error here is a status
+        return _stream_response(first, stream, body.named)
 
     try:
         response = await answer(request, begin(), engine.options.timeout)
-    except (InvalidArgumentError, ContextLengthError) as error:
+    except GPT2NPError as error:
         raise body.named(error) from error
     return _naming_ignored(body, response)
 
@@ -206,8 +207,12 @@ def _naming_ignored(body: OpenRequest, response: Response) -> Response:
     return response
 
 
-def _stream_response(first: bytes, stream: AsyncGenerator[bytes, None]) -> Response:
-    """Return the response of a stream whose first events have come."""
+def _stream_response(
+    first: bytes,
+    stream: AsyncGenerator[bytes, None],
+    named: Callable[[Exception], Exception] = lambda error: error,
+) -> Response:
+    """Return the response of a stream whose first events have come; `named` adapts an error."""
 
     async def body() -> AsyncIterator[bytes]:
         yield first
@@ -215,7 +220,7 @@ def _stream_response(first: bytes, stream: AsyncGenerator[bytes, None]) -> Respo
             async for data in stream:
                 yield data
         except Exception as failure:
-            yield event(_error(failure)[1]) + DONE
+            yield event(_error(named(failure))[1]) + DONE
 
     async def close() -> None:
         await stream.aclose()

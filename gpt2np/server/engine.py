@@ -20,7 +20,6 @@ from starlette.exceptions import HTTPException
 from gpt2np.chat.template import ChatTemplate
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, Update
-from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
@@ -106,13 +105,12 @@ class RunningRequest:
     engine: Engine
     n_sequences: int  # places in the queue
     deadline: float  # on the event loop's clock
-    prompts: list[Request] = field(default_factory=list)  # those whose tokens are known
     sequences: list[list[RunningSequence]] = field(default_factory=list)  # of each prompt
     has_ended: bool = False  # so passes that still run should stop
 
     @property
     def n_prompt_tokens(self) -> int:
-        return sum(len(prompt.ids) for prompt in self.prompts)
+        return sum(len(group[0].request.ids) for group in self.sequences)
 
     @property
     def all_sequences(self) -> list[RunningSequence]:
@@ -142,8 +140,7 @@ class Engine:
         self._last_step = 0.0  # or when a sequence came to an idle engine
         on_step = WeakMethod(self._on_step)  # no cycle, so that a forgotten model's memory is free
         self._runner = AsyncEngine(
-            options.max_running,
-            lambda *step: (call := on_step()) and call(*step),
+            options.max_running, lambda *step: (call := on_step()) and call(*step)
         )
 
     def _on_step(self, scheduler: Scheduler, updates: Sequence[Update]) -> None:

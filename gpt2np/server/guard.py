@@ -42,9 +42,6 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with an error, or pass the request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         own_id = Headers(scope=scope).get("x-request-id", "")
         request_id = own_id if re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", own_id) else uuid4().hex
 

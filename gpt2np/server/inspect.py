@@ -10,7 +10,7 @@ import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from gpt2np.errors import InvalidArgumentError, check_argument, errors_about
+from gpt2np.errors import InvalidArgumentError, errors_about
 from gpt2np.interp import Target, hook_points_nbytes, saliency, trace
 from gpt2np.interp.description import array_json, describe_pass, describe_token, record_pass
 from gpt2np.kernels.array import Array
@@ -152,11 +152,9 @@ def _describe(lm: LanguageModel) -> Json:
     tokens = token_bytes(range(config.vocab_size), table)
     return {
         "id": lm.name,
-        "summary": lm.model.summary,
         "n_positions": config.n_positions,
         "n_layer": config.n_layer,
         "n_head": config.n_head,
-        "n_inner": config.n_inner,
         "vocab_size": config.vocab_size,
         "empty_prompt_ids": lm.encode_prompt(""),
         "eos_token_ids": list(config.eos_token_ids),
@@ -165,6 +163,5 @@ def _describe(lm: LanguageModel) -> Json:
 
 
 def _describe_token(lm: LanguageModel, token_id: int) -> Json:
-    n = lm.model.config.vocab_size
-    check_argument(0 <= token_id < n, "id", token_id, f"from 0 to {n - 1}")
+    check_ids("id", [token_id], lm.model.config.vocab_size)
     return describe_token(lm, token_id)

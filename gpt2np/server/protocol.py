@@ -11,17 +11,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    Json,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, model_validator
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError, errors_about
+from gpt2np.errors import ContextLengthError, InvalidArgumentError, errors_about
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.interp import Intervention
@@ -200,8 +193,10 @@ class GenerationRequest(_Filters, OpenRequest):
         """Return, by option, the field that sets it."""
         return JSON_NAMES | dict.fromkeys(("json_schema",), next(iter(self.schemas()), ""))
 
-    def named(self, error: GPT2NPError) -> GPT2NPError:
+    def named(self, error: Exception) -> Exception:
         """Return an error of an option as an error of the field that the client has sent."""
+        if not isinstance(error, (ContextLengthError, InvalidArgumentError)):
+            return error
         names = self.field_names()
 
         def spell(name: str, value: str) -> str:
@@ -230,11 +225,7 @@ class GenerationRequest(_Filters, OpenRequest):
             "choices": outputs and outputs.choice,
             "json_schema": next(iter(schemas.values()), None),
         }
-        arguments: Any = {name: value for name, value in given.items() if value is not None}
-        if self.temperature == 0:
-            for name in FILTERS:  # as in vLLM, they have no effect
-                arguments.pop(name, None)
-        return cast(GenerateArguments, arguments)
+        return cast(GenerateArguments, {k: v for k, v in given.items() if v is not None})
 
 
 Prompts = Annotated[list[AnyText | List[TokenId]], Field(fail_fast=True, max_length=10_000)]

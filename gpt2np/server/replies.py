@@ -334,8 +334,11 @@ async def start_request(
     options: Any = arguments
     per_token = max(1 + options.get(name, -1) for name in ("logprobs", "prompt_logprobs"))
     if n_sequences * config.n_positions * per_token > _MAX_LOGPROBS:
-        message = f"logprobs and n ask for more than {_MAX_LOGPROBS:,} log probabilities"
-        raise InvalidArgumentError(f"{message}; send several requests", param="logprobs")
+        raise InvalidArgumentError(
+            "logprobs, prompt_logprobs and n ask for more than "
+            f"{_MAX_LOGPROBS:,} log probabilities; send several requests",
+            param="logprobs",
+        )
     if hooks := hooks_of(request.interventions or (), config):
         arguments["interventions"] = hooks
     running = engine.start(n_sequences, "prompt" if len(prompts) > 1 else "n")
@@ -359,7 +362,6 @@ def _add_prompt(running: RunningRequest, arguments: GenerateArguments, prompt: P
         check_ids("prompt", prompt, lm.model.config.vocab_size)
     resolved = lm.request(prompt, _DEFAULTS, **arguments)
     numbered = replace(resolved, index=len(running.all_sequences))
-    running.prompts.append(numbered)
     running.sequences.append(start_sequences(lm.model, numbered))
 
 

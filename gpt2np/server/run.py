@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import os
 import signal
@@ -40,6 +41,7 @@ def serve(
     with _listen(host, port, min(_MAX_UNREAD, options.timeout)) as listener:
         server = Server(load(), options)
         limit_connections()
+        gc.freeze()  # or each full collection stops all threads while it reads the vocabularies
         # By default, a thread that computes in Python keeps the others waiting for 5 ms at a time,
         # and a decode step waits after each product of matrices.
         sys.setswitchinterval(_SWITCH_INTERVAL)

@@ -88,7 +88,7 @@ def test_a_token_has_its_neighbors_and_its_merges(client, lm):
 
 def test_an_id_that_is_no_token_is_named(client):
     error = client.get("/api/token?id=-1").json()["error"]
-    assert error["param"] == "id" and error["message"] == "id is -1; it must be from 0 to 4095"
+    assert error["param"] == "id" and "id -1 is not in" in error["message"]
 
 
 def test_saliency(client, lm):

@@ -49,6 +49,19 @@ class TestHttp:
         assert response.headers["Allow"] == "POST"
 
 
+def test_an_error_within_a_stream_names_the_field_that_was_sent(client):
+    ids = client.post("/tokenize", json={"prompt": "!"}).json()["tokens"]
+    body = {"structured_outputs": {"choice": ["a b c!"]}, "stop_token_ids": ids}
+    body |= {"min_tokens": 16}
+    with client.stream("POST", COMPLETIONS, json={**body, "stream": True}) as response:
+        assert response.status_code == 200
+        events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert events[-1] == "[DONE]"
+    error = json.loads(events[-2])["error"]
+    assert error["param"] == "min_tokens"
+    assert "every token is ruled out" in error["message"]
+
+
 def complete(client, **body):
     response = client.post(COMPLETIONS, json=body)
     assert response.status_code == 200, response.text
