@@ -4,17 +4,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt2np.generation.detokenizer import StopStrings
+from gpt2np import GenerationOptions
+from gpt2np.generation.detokenizer import StreamingDetokenizer
 
 
-def run(stops, pieces):
-    holder = StopStrings(stops)
-    out = []
+class Decoder:
+    """A tokenizer and its decoder, whose token ids are their texts."""
+
+    def streaming_decoder(self, n_skipped):
+        return self
+
+    def push(self, token_id):
+        return token_id
+
+    def finish(self):
+        return ""
+
+
+def run(stops, pieces, min_new_tokens=0):
+    options = GenerationOptions(stop=stops, min_new_tokens=min_new_tokens)
+    detokenizer = StreamingDetokenizer(Decoder(), options)
     for piece in pieces:
-        out.append(holder.push(piece))
-        if holder.stop_text:
-            return out, holder.stop_text
-    return [*out, holder.finish()], None
+        detokenizer.push(piece)
+        if detokenizer.stop_text:
+            break
+    detokenizer.finish()
+    return detokenizer.pieces, detokenizer.stop_text
 
 
 @pytest.mark.parametrize(
@@ -48,10 +63,8 @@ def test_by_hand(stops, pieces, out, matched):
 def test_stop_string_that_ends_in_text_passed_over_does_not_count(
     stops, passed_over, piece, out, matched
 ):
-    holder = StopStrings(stops)
-    text = holder.push(passed_over, can_stop=False) + holder.push(piece)
-    text += "" if holder.stop_text else holder.finish()
-    assert (text, holder.stop_text) == (out, matched)
+    pieces, stop_text = run(stops, [passed_over, piece], min_new_tokens=1)
+    assert ("".join(pieces), stop_text) == (out, matched)
 
 
 @pytest.mark.parametrize("beams", [1, 2])
