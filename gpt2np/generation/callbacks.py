@@ -23,7 +23,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import Options
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.kernels.array import Array, real_array
-from gpt2np.runtime.context import Hook
+from gpt2np.runtime.context import Chain, Hook
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -69,7 +69,7 @@ class Callbacks:
     logits_processor: tuple[LogitsProcessor, ...] = ()
     stopping_criteria: tuple[StoppingCriterion, ...] = ()
     on_token: Callable[[GeneratedToken], object] | None = None
-    interventions: Hook | None = None
+    interventions: Chain | None = None
     constraint: Constraint | None = None
 
     def process(self, ids: Sequence[int], logits: Array) -> Array:

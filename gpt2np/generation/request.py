@@ -30,7 +30,7 @@ from gpt2np.generation.options import (
 from gpt2np.generation.sampling import new_seed
 from gpt2np.kernels.array import Array, as_list
 from gpt2np.model import GPT2
-from gpt2np.runtime.context import Chain
+from gpt2np.runtime.context import as_chain
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def take_callbacks(arguments: dict[str, Any]) -> Callbacks:
         _as_tuple(arguments.pop(name, None))
         for name in ("logits_processor", "stopping_criteria", "interventions")
     )
-    return Callbacks(processors, criteria, on_token, Chain(hooks) if hooks else None, constraint)
+    return Callbacks(processors, criteria, on_token, as_chain(hooks) if hooks else None, constraint)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from gpt2np.generation.sampling import (
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.arguments import check_ids
-from gpt2np.runtime.context import Hook, after_prompt
+from gpt2np.runtime.context import Chain
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -114,10 +114,10 @@ class RunningSequence:
         )
 
     @property
-    def hook(self) -> Hook | None:
+    def hook(self) -> Chain | None:
         """The caller's hook for the next forward pass, if any."""
         hook = self.request.callbacks.interventions
-        return after_prompt(hook) if hook and self.cache.length else hook
+        return hook.after_prompt() if hook and self.cache.length else hook
 
     @property
     def tokens_left(self) -> int:

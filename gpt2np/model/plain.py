@@ -28,7 +28,7 @@ from gpt2np.model.context import KV
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import causal_mask, layer_norm
 from gpt2np.model.weights import ModelWeights, arrange
-from gpt2np.runtime.context import Hook, apply_hook, resolve_hook
+from gpt2np.runtime.context import Hook, as_chain, full_name
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class PlainContext:
         self.token_ids = np.asarray(token_ids)
         self.positions = np.arange(len(token_ids))
         self._n_head = config.n_head
-        self._hook = resolve_hook(hook, config.n_layer) if hook is not None else None
+        self._hook = None if hook is None else as_chain(hook).for_layers(config.n_layer)
 
     def linear(
         self, x: Array, w: PlainLinear, then: Callable[[Array], Array] | None = None
@@ -144,5 +144,5 @@ class PlainContext:
     def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Call the hook with x, overwrite x with the result, and return x."""
         if self._hook is not None:
-            apply_hook(self._hook, name, x, layer)
+            x[...] = self._hook(full_name(name, layer), x.copy())
         return x

@@ -27,7 +27,7 @@ from gpt2np.model.gpt2 import transformer_block
 from gpt2np.model.ops import causal_mask
 from gpt2np.model.plain import PlainContext, PlainKV, PlainLayerNorm, PlainLinear
 from gpt2np.model.weights import BlockWeights
-from gpt2np.runtime.context import Chain, Hook, call_hook, full_name, resolve_hook
+from gpt2np.runtime.context import Hook, as_chain, call_hook, full_name
 
 MAX_BYTES = 1 << 30
 """Bytes of kept arrays above which the backward pass runs each block again."""
@@ -69,7 +69,7 @@ class Tape(PlainContext):
         self.weight_gradients = weight_gradients
         self._texts = [slice(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
         self._config = config
-        self._hooks = _flatten(resolve_hook(hook, config.n_layer)) if hook else []
+        self._hooks = as_chain(hook or ()).for_layers(config.n_layer).hooks
         self._saved: dict[str, Array] = {}
         self._max_bytes = max_bytes
         self._threads = python_threads()
@@ -296,10 +296,3 @@ class Tape(PlainContext):
 
         parallel_for(run, range(len(chunks)), self._threads)
         return results
-
-
-def _flatten(hook: Any) -> list[Any]:
-    """Return the hooks of a chain, in order."""
-    if not isinstance(hook, Chain):
-        return [hook]
-    return [inner for part in hook.hooks for inner in _flatten(part)]

@@ -37,31 +37,21 @@ and must be real numbers in the array's shape. If a hook has a method `for_layer
 the hook that `for_layers(n_layer)` returns."""
 
 
-def resolve_hook(hook: Hook, n_layer: int) -> Hook:
-    """Adapt a hook to a model's number of blocks by hook.for_layers(n_layer), if defined."""
-    for_layers: Callable[[int], Hook] | None = getattr(hook, "for_layers", None)
-    return for_layers(n_layer) if for_layers else hook
-
-
-def after_prompt(hook: Hook) -> Hook | None:
-    """Return the hook for generated tokens: hook.after_prompt() if defined, else `hook`."""
-    method: Callable[[], Hook | None] | None = getattr(hook, "after_prompt", None)
-    return method() if method else hook
-
-
 @dataclass(frozen=True)
 class Chain:
-    """A hook that applies several hooks in order; made by `gpt2np.interp.chain`."""
+    """A hook that applies several hooks in order; made by `as_chain`."""
 
     hooks: tuple[Hook, ...]
 
     def for_layers(self, n_layer: int) -> Chain:
-        """Return a copy whose hooks have blocks.* expanded to blocks.0 … blocks.{n_layer - 1}."""
-        return Chain(tuple(resolve_hook(hook, n_layer) for hook in self.hooks))
+        """Return the chain for a model with `n_layer` blocks, of hook.for_layers where defined."""
+        return Chain(
+            tuple(h.for_layers(n_layer) if hasattr(h, "for_layers") else h for h in self.hooks)
+        )
 
     def after_prompt(self) -> Chain:
-        """Return the chain of the hooks for generated tokens, without hooks for the prompt only."""
-        later = (after_prompt(hook) for hook in self.hooks)
+        """Return the chain for generated tokens, of hook.after_prompt(), if any, where defined."""
+        later = (h.after_prompt() if hasattr(h, "after_prompt") else h for h in self.hooks)
         return Chain(tuple(hook for hook in later if hook))
 
     def __call__(self, name: str, array: Array) -> Array:
@@ -80,7 +70,8 @@ def as_chain(hooks: Hook | Sequence[Hook]) -> Chain:
     functions = (hooks,) if callable(hooks) else hooks
     is_list = isinstance(functions, Sequence) and all(map(callable, functions))
     check_argument(is_list, "interventions", hooks, "a function or a list of functions")
-    return Chain(tuple(functions))
+    lists = (f.hooks if isinstance(f, Chain) else (f,) for f in functions)
+    return Chain(tuple(hook for hooks in lists for hook in hooks))
 
 
 def call_hook(hook: Hook, name: str, array: Array) -> Array:
@@ -98,21 +89,9 @@ def call_hook(hook: Hook, name: str, array: Array) -> Array:
         ) from error
 
 
-def apply_hook(hook: Hook, name: str, array: Array, layer: int | None = None) -> None:
-    """Call the hook with a copy of an array, and overwrite the array with the result."""
-    array[...] = call_hook(hook, full_name(name, layer), array.copy())
-
-
 def full_name(name: str, layer: int | None) -> str:
     """Return the name that a hook gets: blocks.{layer}.{name}, or just `name` without a layer."""
     return name if layer is None else f"blocks.{layer}.{name}"
-
-
-def _selects_positions(hook: Hook) -> bool:
-    """Tell whether a hook, or one of a chain, has `positions`, as those of `gpt2np.interp`."""
-    if isinstance(hook, Chain):
-        return any(map(_selects_positions, hook.hooks))
-    return getattr(hook, "positions", None) is not None
 
 
 class KVView:
@@ -312,8 +291,9 @@ class Hooked(BatchContext[L]):
 
     def __init__(self, config: GPT2Config, batch: Batch, hook: Hook) -> None:
         super().__init__(config, batch, threads=1)
-        self._hook = resolve_hook(hook, config.n_layer)
-        if len(batch.slices) > 1 and _selects_positions(self._hook):
+        self._hook = as_chain(hook).for_layers(config.n_layer)
+        hooks = self._hook.hooks
+        if len(batch.slices) > 1 and any(getattr(h, "positions", None) is not None for h in hooks):
             raise InvalidArgumentError(
                 "hook selects positions of one text; run a pass for each sequence", param="hook"
             )
@@ -327,7 +307,8 @@ class Hooked(BatchContext[L]):
     def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Call the hook with a copy of x, overwrite x with the result, and return x."""
         # Heads are padded; the hook must not see the padding.
-        apply_hook(self._hook, name, x[..., : self._head_size] if name == "attn.z" else x, layer)
+        seen = x[..., : self._head_size] if name == "attn.z" else x
+        seen[...] = self._hook(full_name(name, layer), seen.copy())
         return x
 
     def _append_kv(self, qkv: Array, layer: int, heads: slice) -> None:
