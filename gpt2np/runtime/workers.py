@@ -17,7 +17,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -103,32 +103,19 @@ class Workers:
             if self._memory:
                 _detach(connection.fileno())
             with inline(), np.errstate(all="ignore"):  # rank 0 warns
-                stores = lru_cache(_MAX_VIEWS)(self._store)
+                store = lru_cache(_MAX_VIEWS)(self._store)
                 failure = partial(_failure_of_rank_0, connection)
-                for task in iter(connection.recv, None):
-                    self._compute(number, stores, failure, *task)
+                for world_size, barriers, ids, places, indices in iter(connection.recv, None):
+                    self._counters[number * COUNTER_STRIDE] = barriers
+                    sequences = [np.array(sequence, np.int64) for sequence in ids]
+                    caches = [KVCache.in_slot(store(handle), *place) for handle, *place in places]
+                    rank = Rank(number, world_size, self._buffers, self._counters, failure)
+                    self._runner.run(sequences, caches, np.array(indices, np.int64), rank=rank)
         except EOFError:
             pass
         except BaseException as error:
             with suppress(OSError):
                 connection.send(traceback.format_exception_only(error)[-1].strip())
-
-    def _compute(
-        self,
-        number: int,
-        store: Callable[[Any], KVStore],
-        failure: Callable[[], str],
-        world_size: int,
-        barriers_reached: int,
-        ids: list[list[int]],
-        places: list[tuple[Any, int, int]],
-        logits_indices: list[int],
-    ) -> None:
-        self._counters[number * COUNTER_STRIDE] = barriers_reached
-        sequences = [np.array(sequence, np.int64) for sequence in ids]
-        caches = [KVCache.in_slot(store(handle), *place) for handle, *place in places]
-        rank = Rank(number, world_size, self._buffers, self._counters, failure)
-        self._runner.run(sequences, caches, np.array(logits_indices, np.int64), rank=rank)
 
     def stop(self) -> None:
         """Stop all workers, which then write nothing any more. Several threads may call this."""
