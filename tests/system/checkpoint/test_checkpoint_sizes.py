@@ -100,8 +100,6 @@ def small():
     [
         ("float32", False),
         ("bfloat16", True),
-        pytest.param("float16", False, marks=pytest.mark.slow),
-        pytest.param("float64", True, marks=pytest.mark.slow),
     ],
 )
 def test_loading_takes_no_second_copy(dtype, head, small, folder):

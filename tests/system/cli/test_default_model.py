@@ -3,8 +3,6 @@
 import pytest
 from helpers.command_line import run_here
 
-from gpt2np import ModelNotFoundError
-
 
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
@@ -36,18 +34,3 @@ def test_a_command_that_writes_numbers_asks_for_a_model(offline, command):
     assert line.startswith(f"gpt2np {command.split()[0]}: error: ")
     assert line.endswith("; name a model, as in --model bundled")
     assert sorted(path.name for path in offline.iterdir()) == ["ids.bin", "t.txt"]
-
-
-def test_generate_falls_back_to_the_bundled_model_with_a_warning(offline, monkeypatch):
-    tries = []
-
-    def download(*arguments, **options):
-        tries.append(arguments)
-        raise ModelNotFoundError("no network")
-
-    monkeypatch.setattr("gpt2np.hub.download.download", download)
-    result = run_here("generate", "Hi", "-n", "1", folder=offline)
-    assert result.returncode == 0 and result.stdout.startswith("Hi")
-    lines = result.stderr.splitlines()
-    assert lines[:2] == ["warning: the model is bundled: no network", "model: bundled"]
-    assert len(tries) == 1

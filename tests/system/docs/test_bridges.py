@@ -6,7 +6,6 @@ A row is | their call | our call | result |. `equal` and `rounding` compare the 
 import re
 from importlib.util import find_spec
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ PEERS = {
     "llama_cpp": "llama_cpp",
     "tiktoken": "tiktoken",
 }
-NOT_RUN = {"vllm"}  # their column; it needs a GPU
+NOT_RUN = {"vllm", "llama_cpp"}  # their column; it needs a GPU, or a model as GGUF
 
 
 def read(page):
@@ -71,13 +70,6 @@ def prepare(page, names, monkeypatch, data):
     ours, *theirs = read_blocks(read(page))[:2]
     exec(ours.code, names)
     has_peer = find_spec(PEERS[page]) is not None and page not in NOT_RUN
-    if page == "llama_cpp" and has_peer:
-        if find_spec("gguf") is None:
-            return False
-        from compare_models import make_gguf
-
-        names["gguf"] = str(Path("model.gguf").resolve())
-        make_gguf(Path(names["folder"]), Path(names["gguf"]))
     if page == "tiktoken":
         vocabulary = data / "gpt2-tokenizer"
         load = gpt2np.Tokenizer.load

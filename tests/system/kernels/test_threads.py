@@ -118,23 +118,6 @@ class TestInParallel:
             parallel_for(work, range(2), 2)
         assert len(ended) == 1
 
-    def test_many_callers_at_once(self):
-        results = {}
-
-        def caller(number):
-            for _ in range(50):
-                done = []
-                parallel_for(done.append, [(number, piece) for piece in range(5)], 3)
-                results.setdefault(number, []).append(sorted(done))
-
-        callers = [threading.Thread(target=caller, args=(number,)) for number in range(8)]
-        for thread in callers:
-            thread.start()
-        for thread in callers:
-            thread.join(PATIENCE)
-        for number in range(8):
-            assert results[number] == [[(number, piece) for piece in range(5)]] * 50
-
     def test_helpers_heed_the_caller_s_errstate(self):
         big = np.full(2000, 3e38, np.float32)
         with warnings.catch_warnings(), np.errstate(over="ignore"):

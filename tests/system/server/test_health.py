@@ -62,17 +62,3 @@ def test_threads_that_cannot_start_are_noticed(lm, monkeypatch):
     assert completion.status_code == 500
     assert health.status_code == 503 and "out of threads" in health.json()["error"]["message"]
     assert [answer.status_code for answer in answers(lm, COMPLETION, HEALTH)] == [200, 200]
-
-
-def test_an_idle_engine_is_healthy_after_its_thread_could_not_start_once(lm, monkeypatch):
-    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
-
-    def start_at_the_second_try(thread):
-        if thread.name == "gpt2np-engine" and failures:
-            raise failures.pop()
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_at_the_second_try)
-    pause = ("GET", "/v1/models", None)
-    found = answers(lm, COMPLETION, COMPLETION, pause, pause, pause, HEALTH)
-    assert [answer.status_code for answer in found] == [500, 200, 200, 200, 200, 200]
