@@ -15,8 +15,8 @@ from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE, LM_HEAD, WTE, GPT2Con
 from gpt2np.checkpoint.load import Checkpoint
 from gpt2np.checkpoint.safetensors_file import DTYPES, TensorInfo, read_chunks, write_safetensors
 from gpt2np.data.files import atomic_folder, read_json_object
-from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
-from gpt2np.hub.model_files import WEIGHTS_FILE
+from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.hub.model_files import COMPANIONS, WEIGHTS_FILE
 from gpt2np.limits import limits
 
 _NOT_COPIED = {*ALIASES, "add_cross_attention", "quantization_config", "torch_dtype"}
@@ -27,21 +27,19 @@ def convert(
     target: Path,
     *,
     dtype: str | None = None,
-    companions: Iterable[str] = (),
     on_progress: Callable[[int], object] = lambda _: None,
 ) -> None:
     """Write `checkpoint` to the new or empty folder `target` in the format of `transformers`.
 
-    `dtype` is a key of `DTYPES`, by default the embedding's. `companions` are names or patterns of
-    further files to copy. `on_progress` gets the number of values written since its last call.
+    `dtype` is a key of `DTYPES`, by default the embedding's. Vocabulary, model card and license are
+    copied. `on_progress` gets the number of values written since its last call.
 
     Raises:
         CheckpointError: the weights do not match the config, cannot be read, or contain values too
             large for the dtype.
-        InvalidArgumentError: `target` exists and is not an empty folder, or `dtype` is unknown.
+        InvalidArgumentError: `target` exists and is not an empty folder.
         OSError: the folder cannot be written.
     """
-    check_argument(dtype in (None, *DTYPES), "dtype", dtype, f"one of {', '.join(DTYPES)}")
     tensors = checkpoint.model_tensors()
     dtype = dtype or next(name for name, kind in DTYPES.items() if kind == tensors[WTE].dtype)
 
@@ -54,8 +52,7 @@ def convert(
     entries = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
     entries = {name: value for name, value in entries.items() if name not in _NOT_COPIED}
     values = {name: read(tensor) for name, tensor in tensors.items()}
-    files = _find_companions(checkpoint.folder, companions)
-    _write(target, checkpoint.config, dtype, values, entries, files)
+    _write(target, checkpoint.config, dtype, values, entries, _companions(checkpoint.folder))
 
 
 def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], target: Path) -> None:
@@ -110,9 +107,9 @@ def check_new_folder(target: Path) -> None:
         raise InvalidArgumentError(f"{target} already exists; name a new or an empty folder")
 
 
-def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return the files that match `patterns`; links must lead to `folder` or the Hub cache."""
+def _companions(folder: Path) -> list[Path]:
+    """Return the other files of a model; links must lead to `folder` or the Hub cache."""
     resolved = folder.resolve()
     allowed_parents = (resolved, resolved.parent.parent / "blobs")
-    files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
+    files = {file for pattern in COMPANIONS for file in folder.glob(pattern) if file.is_file()}
     return [file for file in sorted(files) if file.resolve().parent in allowed_parents]

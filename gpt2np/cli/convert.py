@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gpt2np.checkpoint.convert import check_new_folder, convert
-    from gpt2np.hub.model_files import COMPANIONS
 
     check_new_folder(args.target)
     from gpt2np.checkpoint.load import read_checkpoint
@@ -34,12 +33,6 @@ def run(args: argparse.Namespace) -> int:
 
     checkpoint = read_checkpoint(find_model(args.source).path)
     with progress_bar(checkpoint.n_parameters, "converting", "parameter") as bar:
-        convert(
-            checkpoint,
-            args.target,
-            dtype=args.dtype,
-            companions=COMPANIONS,
-            on_progress=bar.update,
-        )
+        convert(checkpoint, args.target, dtype=args.dtype, on_progress=bar.update)
     print(args.target)
     return 0

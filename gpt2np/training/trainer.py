@@ -67,8 +67,7 @@ class Trainer:
             OSError: a file can't be read or written.
         """
         raise_mmap_threshold()
-        self._folder, self._state_file = folder, folder / STATE
-        self._tokenizer, self._options = tokenizer, options
+        self._state_file, self._tokenizer, self._options = folder / STATE, tokenizer, options
         self._config = model.config if model else _new_config(tokenizer, options)
         self._length = options.block_size or self._config.n_positions
         if self._length > self._config.n_positions:
