@@ -28,8 +28,7 @@ from transformers.activations import ACT2FN
 
 from gpt2np import GPT2, GPT2Config
 from gpt2np.checkpoint.config import LM_HEAD, WTE, weight_shapes
-from gpt2np.kernels.linear import linear
-from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
+from gpt2np.kernels.packed_matrix import PackedMatrix, linear, packed_size
 from gpt2np.model.ops import ACTIVATIONS, causal_softmax, layer_norm
 
 Array = np.ndarray[Any, Any]

@@ -18,8 +18,8 @@ from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, raise_mmap_threshold
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.kernels.exact import linear as exact_linear
-from gpt2np.kernels.linear import unembed
 from gpt2np.kernels.matmul import SMALL_BATCH
+from gpt2np.kernels.packed_matrix import unembed
 from gpt2np.kernels.threads import thread_count
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import Weights

@@ -23,7 +23,7 @@ import numpy as np
 
 from gpt2np.checkpoint.config import LM_HEAD, WTE, GPT2Config
 from gpt2np.kernels.array import Array, BoolArray
-from gpt2np.kernels.linear import by_rows
+from gpt2np.kernels.packed_matrix import by_rows
 from gpt2np.model.context import KV
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import causal_mask, layer_norm

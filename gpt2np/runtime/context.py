@@ -22,9 +22,16 @@ from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, BoolArray, real_array
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.exact import ExactLinear
-from gpt2np.kernels.linear import by_rows, linear, project_heads, sum_partials, unembed
 from gpt2np.kernels.matmul import SMALL_BATCH, matmul
-from gpt2np.kernels.packed_matrix import PackedMatrix, round_up
+from gpt2np.kernels.packed_matrix import (
+    PackedMatrix,
+    by_rows,
+    linear,
+    project_heads,
+    round_up,
+    sum_partials,
+    unembed,
+)
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.runtime.batch import Batch, QueryBlock
 from gpt2np.runtime.kv_cache import TILE, KVCache

@@ -178,10 +178,6 @@ class KVStore:
         """Return an empty store for the same model from the same allocator."""
         return KVStore(self.config, self.keys.dtype, slots, tiles, self._allocate)
 
-    def make_private(self) -> None:
-        """Copy the keys and values to memory that this process does not share."""
-        self.keys, self.values = self.keys.copy(), self.values.copy()
-
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches to free slots of this store; return False if no cache was moved.
 

@@ -19,8 +19,7 @@ from itertools import cycle
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import blas
-from gpt2np.kernels.linear import linear
-from gpt2np.kernels.packed_matrix import PackedMatrix
+from gpt2np.kernels.packed_matrix import PackedMatrix, linear
 from gpt2np.runtime.batch import MIN_TOKENS_PER_WORKER, PREFILL_CHUNK, Batch
 from gpt2np.runtime.context import Attend, Context
 

@@ -136,7 +136,7 @@ class Workers:
             connection.close()
         self._workers = []
         for store in list(self._handles):
-            store.make_private()
+            store.keys, store.values = store.keys.copy(), store.values.copy()
         self._handles.clear()
 
     def allocate(self, store: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array | None:

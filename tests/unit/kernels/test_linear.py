@@ -5,16 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpt2np.kernels import linear as module
 from gpt2np.kernels import matmul, packed_matrix
-from gpt2np.kernels.linear import by_rows, linear, project_heads, sum_partials
-from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
+from gpt2np.kernels.packed_matrix import (
+    PackedMatrix,
+    by_rows,
+    linear,
+    packed_size,
+    project_heads,
+    sum_partials,
+)
 
 
 @pytest.fixture(params=[True, False], ids=["small kernels", "any BLAS"], autouse=True)
 def either_way(request, monkeypatch):
     """Both ways to store and multiply a matrix, whatever this machine's BLAS is best at."""
-    for each in (module, matmul, packed_matrix):
+    for each in (matmul, packed_matrix):
         monkeypatch.setattr(each, "small_kernels", lambda: request.param)
     monkeypatch.setattr(packed_matrix, "MIN_SIZE_BY_OUTPUT", 0)
 
@@ -77,7 +82,7 @@ def test_heads_with_8_bit_weights(n, inputs):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("n", [1, 64, 65, 500])
 def test_by_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
-    monkeypatch.setattr(module, "python_threads", lambda: threads)
+    monkeypatch.setattr(packed_matrix, "python_threads", lambda: threads)
     x = np.random.default_rng(n).normal(size=(n, 3))
     sizes = []
 
@@ -86,7 +91,7 @@ def test_by_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
         return rows.sum(1, keepdims=True)
 
     np.testing.assert_array_equal(by_rows(function, x, width=1)[:, 0], x.sum(1))
-    largest = 64 if module.small_kernels() else 256
+    largest = 64 if packed_matrix.small_kernels() else 256
     assert sum(sizes) == n and (n <= 64 or max(sizes) <= largest)
 
 
