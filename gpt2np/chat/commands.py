@@ -40,7 +40,7 @@ def without_fences(text: str) -> str:
 QUIT, RETRY = "/quit", "/retry"
 
 HELP = f"""\
-/set NAME VALUE   Set an option, as in /set temperature 0.7; the value none restores its default
+/set NAME VALUE   Set an option, as in /set temperature 0.7; none resets it
 /system [TEXT]    Set or remove the system message
 /retry            Generate another answer to the last message
 /clear            Remove all messages and answers
