@@ -171,10 +171,11 @@ def _check_value(name: str, value: Any) -> None:
         raise CheckpointError(f"{name} is {short_repr(value)}, expected {expected}")
 
 
-def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
+def weight_shapes(config: GPT2Config, *, head: bool = False) -> dict[str, tuple[int, ...]]:
     """Return the shape of every weight by name, in the order of the forward pass.
 
-    Matrices are `[in, out]`, as in OpenAI's Conv1D: a layer computes `x @ weight`.
+    Matrices are `[in, out]`, as in OpenAI's Conv1D: a layer computes `x @ weight`. With `head`, the
+    unembedding is a weight of its own.
     """
     c, f = config.n_embd, config.n_inner
     block = {
@@ -201,6 +202,7 @@ def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
         },
         "ln_f.weight": (c,),
         "ln_f.bias": (c,),
+        **({LM_HEAD: (config.vocab_size, c)} if head else {}),
     }
 
 

@@ -79,8 +79,7 @@ def _write(
     files: Iterable[Path] = (),
 ) -> None:
     """Write weights in 1-D chunks, config.json with further entries, and copies of files."""
-    shapes = weight_shapes(config)
-    shapes[LM_HEAD] = shapes[WTE]
+    shapes = weight_shapes(config, head=True)
     tensors = {
         name if name == LM_HEAD else f"transformer.{name}": (shapes[name], chunks)
         for name, chunks in values.items()

@@ -46,10 +46,8 @@ class Checkpoint:
     @property
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the required weights, by name, in the order of the forward pass."""
-        shapes = weight_shapes(self.config)
-        if LM_HEAD in self.tensors or not self.config.tie_word_embeddings:
-            shapes[LM_HEAD] = shapes[WTE]
-        return shapes
+        has_head = LM_HEAD in self.tensors or not self.config.tie_word_embeddings
+        return weight_shapes(self.config, head=has_head)
 
     @property
     def n_parameters(self) -> int:

@@ -266,9 +266,7 @@ class Weights(Mapping[str, Array]):
 
 def _checked(config: GPT2Config, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return the model's arrays in the order of the pass; check their shapes and dtypes."""
-    shapes = weight_shapes(config)
-    if LM_HEAD in arrays:
-        shapes[LM_HEAD] = shapes[WTE]
+    shapes = weight_shapes(config, head=LM_HEAD in arrays)
     for name, shape in shapes.items():
         if name not in arrays:
             raise InvalidArgumentError(f"the weights lack {name}")

@@ -68,14 +68,21 @@ class Trainer:
         """
         raise_mmap_threshold()
         self._state_file, self._tokenizer, self._options = folder / STATE, tokenizer, options
-        self._config = model.config if model else _new_config(tokenizer, options)
+        if model:
+            self._config = model.config
+        else:
+            shape = {name: getattr(options, name) for name in ARCHITECTURE}
+            eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+            self._config = GPT2Config(tokenizer.vocab_size, eos_token_ids=tuple(eos), **shape)
         self._length = options.block_size or self._config.n_positions
         if self._length > self._config.n_positions:
             n_positions = self._config.n_positions
             message = f"block_size is {self._length}; the context has {n_positions:,} tokens"
             raise InvalidArgumentError(message, param="block_size")
         files = [corpus, *([eval_corpus] if eval_corpus else [])]
-        self._ids, *self._eval_ids = [self._read(file) for file in files]
+        self._ids, *self._eval_ids = [
+            read_corpus(file, self._config.vocab_size, self._length) for file in files
+        ]
         if force:
             self._state_file.unlink(missing_ok=True)
         fingerprints = {
@@ -119,13 +126,6 @@ class Trainer:
     def is_done(self) -> bool:
         """Whether all steps and evaluations are done."""
         return self.step >= self._options.max_steps and not self.evaluation_is_due
-
-    def _read(self, corpus: Path) -> NDArray[Any]:
-        ids = read_corpus(corpus, self._config.vocab_size)
-        if len(ids) <= self._length:
-            message = f"sequences of {self._length:,} tokens need more; set a smaller `block_size`"
-            raise InvalidArgumentError(f"{corpus} has {len(ids):,} ids; {message}")
-        return ids
 
     @np.errstate(all="ignore")  # the loss shows infinity and NaN
     def take_step(self) -> float:
@@ -238,12 +238,6 @@ def add_gradients(
     return losses
 
 
-def _new_config(tokenizer: Tokenizer, options: TrainerOptions) -> GPT2Config:
-    shape = {name: getattr(options, name) for name in ARCHITECTURE}
-    eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    return GPT2Config(vocab_size=tokenizer.vocab_size, eos_token_ids=tuple(eos), **shape)
-
-
 def new_weights(config: GPT2Config, seed: int) -> dict[str, Array]:
     """Return random weights in float32, as in GPT-2 (Radford et al. 2019, section 2.3).
 
@@ -278,11 +272,12 @@ def evaluate(
     return float(np.concatenate(losses).mean(dtype=np.float64))
 
 
-def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
+def read_corpus(path: Path, vocab_size: int, length: int) -> NDArray[Any]:
     """Map a file of token ids, .bin or .npy, into memory, and check the ids.
 
     Raises:
-        InvalidArgumentError: the file is not a corpus, or has ids that are not in the vocabulary.
+        InvalidArgumentError: the file is not a corpus, has ids that are not in the vocabulary, or
+            is too short for a sequence of `length` tokens.
         OSError: the file can't be read.
     """
     dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
@@ -296,10 +291,11 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
             raise ValueError("its name ends in neither .bin nor .npy; first encode the texts")
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise ValueError(f"it has numbers {ids.dtype} {ids.shape}, not a list of integers")
-        if not ids.size:
-            raise ValueError("it has no ids")
     except ValueError as error:
         raise InvalidArgumentError(f"{path} is not a corpus from gpt2np encode: {error}") from error
+    if len(ids) <= length:
+        message = f"sequences of {length:,} tokens need more; set a smaller `block_size`"
+        raise InvalidArgumentError(f"{path} has {len(ids):,} ids; {message}")
     highest = int(ids.max())
     if not 0 <= ids.min() <= highest < vocab_size:
         raise InvalidArgumentError(

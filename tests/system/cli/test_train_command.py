@@ -227,4 +227,4 @@ def test_the_suffix_of_a_corpus_may_be_in_capitals(tmp_path, name):
     ids = np.arange(1000, dtype=np.uint16) % 300
     with (tmp_path / name).open("wb") as file:
         np.save(file, ids) if name == "ids.NPY" else file.write(ids.tobytes())
-    assert read_corpus(tmp_path / name, 300).tolist() == ids.tolist()
+    assert read_corpus(tmp_path / name, 300, 10).tolist() == ids.tolist()

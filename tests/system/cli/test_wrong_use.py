@@ -100,7 +100,7 @@ train ids.bin o --from '' | 1 | the model's name is empty
 train ids.bin nothing/../a_model | 2 | already exists
 train p.txt o | 2 | p.txt is not a corpus from gpt2np encode
 train empty.bin o | 2 | empty.bin is not a corpus from gpt2np encode
-train none.npy o | 2 | it has no ids
+train none.npy o | 2 | none.npy has 0 ids
 train foreign.npy o | 2 | has ids up to 5000, but the vocabulary has 4096
 score p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force to overwrite it
 score p.txt --out o.txt | 2 | use one of .jsonl, .csv, .parquet
