@@ -43,9 +43,8 @@ class ServerOptions:
     )
     allowed_hosts: tuple[str, ...] = _access(
         (),
-        "Accept requests with the Host header NAME in addition to localhost; needed only if no key "
-        "is set",
-        details="IP addresses are always allowed.",
+        "Accept requests with the Host header NAME in addition to localhost and IP addresses; "
+        "needed only if no key is set",
         flags=("--allowed-host",),
         metavar="NAME",
     )

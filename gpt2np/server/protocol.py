@@ -225,6 +225,8 @@ class GenerationRequest(_Filters, OpenRequest):
             "choices": outputs and outputs.choice,
             "json_schema": next(iter(schemas.values()), None),
         }
+        if self.temperature == 0:  # as in vLLM, filters have no effect
+            given |= dict.fromkeys(FILTERS)
         return cast(GenerateArguments, {k: v for k, v in given.items() if v is not None})
 
 

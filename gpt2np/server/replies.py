@@ -339,8 +339,7 @@ async def start_request(
             f"{_MAX_LOGPROBS:,} log probabilities; send several requests",
             param="logprobs",
         )
-    if hooks := hooks_of(request.interventions or (), config):
-        arguments["interventions"] = hooks
+    arguments["interventions"] = hooks_of(request.interventions or (), config)
     running = engine.start(n_sequences, "prompt" if len(prompts) > 1 else "n")
     try:
         for prompt in prompts:

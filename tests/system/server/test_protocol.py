@@ -69,6 +69,12 @@ def complete(client, **body):
 
 
 class TestValues:
+    def test_filters_have_no_effect_at_temperature_0(self, client):
+        filters = {"top_k": 5, "top_p": 0.5, "min_p": 0.2}
+        [found] = complete(client, prompt="The fox", temperature=0, **filters)
+        [expected] = complete(client, prompt="The fox", temperature=0)
+        assert found["text"] == expected["text"]
+
     def test_null_is_the_default(self, client):
         null = dict.fromkeys({*CompletionRequest.model_fields, *REFUSED, "skip_special_tokens"})
         assert complete(client, **null)[0]["text"]
