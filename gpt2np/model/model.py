@@ -26,7 +26,7 @@ from gpt2np.model.weights import Weights
 from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
 from gpt2np.runtime.context import Context, ExactContext, Hook, HookedContext, HookedExactContext
-from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, roll_back
+from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.options import ModelOptions
 from gpt2np.runtime.ranks import max_processes
@@ -187,9 +187,9 @@ class GPT2:
     def new_cache(self) -> KVCache:
         """Return an empty KV cache for one sequence."""
         group = self._group
-        cache = KVCache(self.config, self.dtype, group.allocate if group else private_zeros)
-        cache.bind(self.weights)
-        return cache
+        allocate = group.allocate if group else private_zeros
+        store = KVStore(self.config, self.dtype, allocate=allocate)
+        return KVCache(store, weights=self.weights)
 
     @property
     def processes(self) -> int | Literal["auto"]:

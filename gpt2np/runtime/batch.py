@@ -120,19 +120,17 @@ def make_batches(
     sequences: Sequence[IntArray],
     caches: Sequence[KVCache],
     logits_indices: IntArray,
-    n_workers: int,
-    *,
-    whole_sequences: bool = False,
+    n_workers: int | None,
 ) -> Iterator[Batch]:
     """Split the new tokens of the sequences into batches of at most PREFILL_CHUNK tokens.
 
     The caches need capacity for the new tokens. Compute each batch before requesting the next: the
     next batch depends on the caches' new lengths. `logits_indices` (R,) count over all sequences.
-    `n_workers` threads or ranks share a batch. With `whole_sequences`, as hooks need, there is one
+    `n_workers` threads or ranks share a batch. If `n_workers` is None, as hooks need, there is one
     batch with one query block per sequence.
     """
     total = sum(map(len, sequences))
-    chunk = total if whole_sequences else PREFILL_CHUNK
+    chunk = PREFILL_CHUNK if n_workers else total
     for first in range(0, total, chunk):
         new: list[tuple[IntArray, KVCache]] = []
         start = 0
@@ -142,25 +140,23 @@ def make_batches(
             if len(part):
                 new.append((part, cache))
         mask = (first <= logits_indices) & (logits_indices < first + chunk)
-        yield _make_batch(new, logits_indices[mask] - first, mask, n_workers, whole_sequences)
+        yield _make_batch(new, logits_indices[mask] - first, mask, n_workers)
 
 
 def _make_batch(
     new: Sequence[tuple[IntArray, KVCache]],
     output_rows: IntArray,
     logits_mask: BoolArray,
-    n_workers: int,
-    whole_sequences: bool,
+    n_workers: int | None,
 ) -> Batch:
     caches = [cache for _, cache in new]
     counts, first = [len(ids) for ids, _ in new], caches[0].length
-    make_layout = _layout.__wrapped__ if whole_sequences else _layout  # large masks are not kept
+    make_layout = _layout if n_workers else _layout.__wrapped__  # large masks are not kept
     layout = make_layout(
         tuple(counts),
         tuple([cache.length - first for cache in caches]),
         (False, *[b.is_adjacent(a) for a, b in pairwise(caches)]),
-        _queries_per_block(sum(counts), n_workers),
-        whole_sequences,
+        _queries_per_block(sum(counts), n_workers) if n_workers else None,
     )
     positions = layout.positions + first
     return Batch(
@@ -189,8 +185,7 @@ def _layout(
     counts: tuple[int, ...],
     cached: tuple[int, ...],
     adjacent: tuple[bool, ...],
-    max_queries: int,
-    whole_sequences: bool,
+    max_queries: int | None,
 ) -> _Layout:
     """Return the layout for numbers of new tokens; `cached` tokens come before, up to a constant.
 
@@ -202,9 +197,7 @@ def _layout(
         np.concatenate([np.arange(start, start + n) for n, start in starts]),
         np.repeat(range(len(counts)), counts),
         [slice(stop - n, stop) for n, stop in zip(counts, stops, strict=True)],
-        query_blocks(
-            counts, cached, max_queries, adjacent=adjacent, whole_sequences=whole_sequences
-        ),
+        query_blocks(counts, cached, max_queries, adjacent),
     )
 
 
@@ -217,19 +210,17 @@ def _queries_per_block(tokens: int, n_workers: int) -> int:
 def query_blocks(
     lengths: Sequence[int],
     cached: Sequence[int],
-    max_queries: int = QUERY_BLOCK,
-    *,
+    max_queries: int | None = QUERY_BLOCK,
     adjacent: Sequence[bool] = (),
-    whole_sequences: bool = False,
 ) -> list[QueryBlock]:
     """Group the new tokens of several sequences into query blocks, `lengths` after `cached` tokens.
 
-    `adjacent` tells for each sequence whether its cache slot follows the previous sequence's slot.
+    If `max_queries` is None, each sequence is a block. `adjacent` tells for each sequence whether
+    its cache slot follows the previous sequence's slot.
     """
     blocks: list[list[KVSpan]] = []
-    for chunk in _chunks(lengths, cached, max(lengths) if whole_sequences else max_queries):
-        is_full = blocks and chunk.queries.stop - blocks[-1][0].queries.start > max_queries
-        if not blocks or whole_sequences or is_full:
+    for chunk in _chunks(lengths, cached, max_queries or max(lengths)):
+        if not blocks or chunk.queries.stop - blocks[-1][0].queries.start > (max_queries or 0):
             blocks.append([])
         blocks[-1].append(chunk)
     return [_query_block(chunks, adjacent or [False] * len(lengths)) for chunks in blocks]

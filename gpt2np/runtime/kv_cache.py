@@ -56,27 +56,13 @@ class KVCache:
     """
 
     _copies: ReferenceType[KVStore] | None = None  # the store of the last copies
-    _weights: ReferenceType[object] | None = None
 
     def __init__(
-        self,
-        config: GPT2Config,
-        dtype: DTypeLike = np.float32,
-        allocate: Allocator = private_zeros,
+        self, store: KVStore, slot: int = 0, length: int = 0, weights: object = None
     ) -> None:
-        self.length = 0
-        self.place = KVStore(config, dtype, slots=1, tiles=0, allocate=allocate), 0
-
-    @classmethod
-    def in_slot(cls, store: KVStore, slot: int, length: int) -> KVCache:
-        """Return a cache for the `length` tokens that a slot of a store already holds."""
-        cache = cls.__new__(cls)
-        cache.length, cache.place = length, (store, slot)
-        return cache
-
-    def bind(self, weights: object) -> None:
-        """Record the weights that compute the cached tokens."""
-        self._weights = ref(weights)
+        """Take the `length` tokens that a slot of a store holds; `weights` computes all tokens."""
+        self.length, self.place = length, (store, slot)
+        self._weights = None if weights is None else ref(weights)
 
     def is_from(self, weights: object) -> bool:
         """Tell whether these weights computed the cached tokens; True if that is unknown."""
@@ -110,7 +96,7 @@ class KVCache:
     def copy(self) -> KVCache:
         """Return an independent cache that contains the same tokens."""
         # This cache stays in its slot, which another thread may be reading.
-        other = KVCache.in_slot(*self.place, self.length)  # shares the slot until the move below
+        other = KVCache(*self.place, self.length)  # shares the slot until the move below
         stores = self.store, self._copies() if self._copies else None
         if not any(store.move_in([other], self.length) for store in stores if store):
             store = self.store.new_store(MAX_SLOTS, _tiles(self.length))  # more copies often follow
@@ -153,9 +139,9 @@ class KVStore:
     def __init__(
         self,
         config: GPT2Config,
-        dtype: DTypeLike,
-        slots: int,
-        tiles: int,
+        dtype: DTypeLike = np.float32,
+        slots: int = 1,
+        tiles: int = 0,
         allocate: Allocator = private_zeros,
     ) -> None:
         head_size = round_up(config.n_embd // config.n_head)

@@ -48,7 +48,7 @@ class ModelRunner:
         counts = list(map(len, sequences))
         with single_threaded_blas():
             if hook is not None:
-                [batch] = make_batches(sequences, caches, logits_indices, 1, whole_sequences=True)
+                [batch] = make_batches(sequences, caches, logits_indices, None)
                 ctx: BatchContext[Any] = self.hooked_context(self.config, batch, hook)
             elif sum(counts) > SMALL_BATCH:
                 return self._run_prompts(sequences, caches, logits_indices, rank)

@@ -108,7 +108,7 @@ class Workers:
                 for world_size, barriers, ids, places, indices in iter(connection.recv, None):
                     self._counters[number * COUNTER_STRIDE] = barriers
                     sequences = [np.array(sequence, np.int64) for sequence in ids]
-                    caches = [KVCache.in_slot(store(handle), *place) for handle, *place in places]
+                    caches = [KVCache(store(handle), *place) for handle, *place in places]
                     rank = Rank(number, world_size, self._buffers, self._counters, failure)
                     self._runner.run(sequences, caches, np.array(indices, np.int64), rank=rank)
         except EOFError:

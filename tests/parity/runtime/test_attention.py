@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gpt2np.model import GPT2Config, KVCache
 from gpt2np.model.ops import causal_softmax
-from gpt2np.runtime.batch import query_blocks
+from gpt2np.runtime.batch import QUERY_BLOCK, query_blocks
 from gpt2np.runtime.context import KVView
-from gpt2np.runtime.kv_cache import kv_writes, reserve
+from gpt2np.runtime.kv_cache import KVStore, kv_writes, reserve
 
 HEADS, SIZE = 3, 16
 CONFIG = GPT2Config(
@@ -32,7 +32,7 @@ def append(caches, keys, values):
 
 def attend(q, k, v, lengths, cached, whole=False):
     """Attention of packed queries (H, N, D) to keys and values (H, T, D), cached tokens first."""
-    caches = [KVCache(CONFIG, q.dtype) for _ in lengths]
+    caches = [KVCache(KVStore(CONFIG, q.dtype)) for _ in lengths]
     for cache, n, key, value in zip(caches, cached, k, v, strict=True):
         if n:
             append([cache], [key[:, :n]], [value[:, :n]])
@@ -43,7 +43,7 @@ def attend(q, k, v, lengths, cached, whole=False):
     z = np.full_like(q, np.nan)
     patterns = []
     more = [n - cached[0] for n in cached]
-    for block in query_blocks(lengths, more, adjacent=adjacent, whole_sequences=whole):
+    for block in query_blocks(lengths, more, None if whole else QUERY_BLOCK, adjacent):
         kv = KVView(block, caches, 0, slice(None))
         pattern = causal_softmax(kv.scores(q[:, block.tokens]), block.mask)
         patterns.append(pattern.copy())
@@ -97,7 +97,7 @@ def test_tokens_before_a_truncation_are_not_seen():
     query = rng.normal(size=(HEADS, 2, SIZE)).astype(np.float32)
     results = []
     for truncated in (keys, keys * np.nan):
-        short, long = (KVCache(CONFIG) for _ in range(2))
+        short, long = (KVCache(KVStore(CONFIG)) for _ in range(2))
         append([short, long], [truncated, keys], [truncated, keys])
         for cache in (short, long):
             cache.length += 90
@@ -114,7 +114,7 @@ def test_tokens_before_a_truncation_are_not_seen():
 def test_values_are_weighted_by_any_pattern():
     rng = np.random.default_rng(2)
     keys = rng.normal(size=(HEADS, 5, SIZE))
-    cache = KVCache(CONFIG, np.float64)
+    cache = KVCache(KVStore(CONFIG, np.float64))
     append([cache], [keys], [keys])
     [block] = query_blocks([1], [4])
     kv = KVView(block, [cache], 0, slice(None))

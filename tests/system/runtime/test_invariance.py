@@ -122,7 +122,7 @@ def test_threads_in_the_very_first_pass(monkeypatch):
 
 def test_float32_throughout(monkeypatch):
     """All operands and results of products, and all arrays that a hook sees."""
-    from gpt2np.kernels import linear
+    from gpt2np.kernels import packed_matrix
     from gpt2np.runtime import context
 
     seen = set()
@@ -134,7 +134,7 @@ def test_float32_throughout(monkeypatch):
         seen.update((x.dtype, w.dtype, y.dtype))
         return y
 
-    for module in (context, linear, matmul):
+    for module in (context, packed_matrix, matmul):
         monkeypatch.setattr(module, "matmul", watched)
     model = random_model(**SHAPES["small heads"])
     cache = model.new_cache()

@@ -16,7 +16,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2Config, KVCache, last_token_indices
 from gpt2np.runtime.batch import make_batches
-from gpt2np.runtime.kv_cache import TILE, reserve
+from gpt2np.runtime.kv_cache import TILE, KVStore, reserve
 
 CONFIG = GPT2Config(vocab_size=211, n_positions=500, n_embd=24, n_layer=2, n_head=3, n_inner=96)
 
@@ -105,7 +105,7 @@ def slots(caches):
 
 class TestSlots:
     def grown(self, count, tokens):
-        caches = [KVCache(CONFIG) for _ in range(count)]
+        caches = [KVCache(KVStore(CONFIG)) for _ in range(count)]
         reserve(caches, [tokens] * count)
         for cache in caches:
             cache.length += tokens
@@ -116,12 +116,12 @@ class TestSlots:
         store = caches[0].store
         del caches[1]
         gc.collect()
-        caches.append(KVCache(CONFIG))
+        caches.append(KVCache(KVStore(CONFIG)))
         reserve(caches, [1, 1, 1, 30])
         assert slots(caches) == [0, 2, 3, 1] and caches[0].store is store
 
     def test_caches_move_to_a_new_store_without_a_free_slot(self):
-        caches = [*self.grown(4, 20), KVCache(CONFIG)]
+        caches = [*self.grown(4, 20), KVCache(KVStore(CONFIG))]
         store = caches[0].store
         reserve(caches, [1] * 5)
         assert slots(caches) == [0, 1, 2, 3, 4] and caches[0].store is not store
@@ -151,9 +151,9 @@ class TestSlots:
         program = """
 from gpt2np.benchmark.machine import peak_memory
 from gpt2np.model import GPT2Config, KVCache
-from gpt2np.runtime.kv_cache import reserve
+from gpt2np.runtime.kv_cache import KVStore, reserve
 config = GPT2Config(n_embd=768, n_layer=12, n_head=12)  # 75 MB a sequence at 1,024 tokens
-caches, before = [KVCache(config) for _ in range(16)], peak_memory()
+caches, before = [KVCache(KVStore(config)) for _ in range(16)], peak_memory()
 reserve(caches, [900, *[1] * 15])
 print(caches[0].store.keys.nbytes, peak_memory() - before)
 """
@@ -166,9 +166,9 @@ print(caches[0].store.keys.nbytes, peak_memory() - before)
 def test_a_cache_of_another_model_is_refused(model, change):
     config = dataclasses.replace(CONFIG, **change)
     with pytest.raises(InvalidArgumentError, match="another model's"):
-        model.forward([[1]], [KVCache(config)])
+        model.forward([[1]], [KVCache(KVStore(config))])
     with pytest.raises(InvalidArgumentError, match="another model's"):
-        model.forward([[1]], [KVCache(CONFIG, np.float64)])
+        model.forward([[1]], [KVCache(KVStore(CONFIG, np.float64))])
 
 
 def test_copies_made_by_several_threads(model):
