@@ -252,6 +252,9 @@ HAND_MADE: dict[str, Hostile] = {
     "weights nan": Hostile(with_bias(np.full(8, np.nan, np.float32)), None),
     "weights inf": Hostile(with_bias(np.full(8, np.inf, np.float32)), None),
     # the config; tests/parity/checkpoint/test_checkpoint.py has the values of the wrong type
+    "config with a BOM": Hostile(
+        lambda folder: raw(b"\xef\xbb\xbf" + (folder / CONFIG).read_bytes(), CONFIG)(folder), None
+    ),
     "config of 100 MB": Hostile(
         lambda folder: os.truncate(folder / CONFIG, 100 << 20), "has 104,857,600 bytes; expected at"
     ),
