@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from helpers.command_line import run_here
 from helpers.patched_cli import SLOW_MODEL
 
 fcntl, pty, termios = map(pytest.importorskip, ("fcntl", "pty", "termios"))
@@ -16,13 +17,8 @@ COMMAND = [sys.executable, "-m", "gpt2np", "chat"]
 BUNDLED = ["--model", "bundled", "--seed", "1"]
 
 
-def piped(text, *arguments, model=BUNDLED):
-    return subprocess.run(
-        [*COMMAND, *model, *arguments],
-        input=text if isinstance(text, bytes) else text.encode(),
-        capture_output=True,
-        timeout=120,
-    )
+def piped(text, *arguments):
+    return run_here("chat", *BUNDLED, *arguments, stdin=text, encoding=None)
 
 
 def _own_terminal():

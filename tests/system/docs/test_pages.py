@@ -87,19 +87,3 @@ def test_the_architecture_names_every_package_and_every_module_of_the_core():
         section = text.partition(f"### {name}/")[2].partition("\n#")[0]
         modules = {path.name for path in (package / name).glob("*.py")} - {"__init__.py"}
         assert set(re.findall(r"^\| `(\w+\.py)` \|", section, re.MULTILINE)) == modules
-
-
-def test_both_parts_of_the_glossary_are_sorted():
-    parts = read("docs/reference/glossary.md").split("\n## ")[1:]
-    terms = [re.findall(r"^\| `?([^|`]+?)`? \|", part, re.MULTILINE)[1:] for part in parts]
-    assert len(terms) == 2 and min(map(len, terms)) > 50
-    for part in terms:
-        assert part == sorted(part, key=str.lower)
-
-
-def test_every_page_is_in_the_table_of_its_folder():
-    for index in DOCS.rglob("index.md"):
-        if not any(index.is_relative_to(DOCS / folder) for folder in GENERATED):
-            listed = set(re.findall(r"^([\w/]+)$", index.read_text(encoding="utf-8"), re.MULTILINE))
-            pages = {path.stem for path in index.parent.glob("*.md")} - {"index"}
-            assert pages <= listed, index

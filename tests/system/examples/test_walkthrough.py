@@ -127,13 +127,6 @@ def test_links_lead_to_what_they_name(path):
             assert re.search(rf"\b{word}\b", file.read_text(encoding="utf-8")), (name, target)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_notebook_begins_with_a_picture(path):
-    first = nbformat.read(path, 4).cells[0]
-    (picture,) = re.findall(r"^!\[.+\]\((.+)\)$", first.source, re.MULTILINE)
-    assert (WALKTHROUGH / picture).exists()
-
-
 def test_every_exercise_has_a_checker_and_a_solution():
     assert ALL_EXERCISES.keys() == CHECKERS.keys()
     assert all(2 <= len(exercises(path)) <= 4 for path in PATHS)

@@ -88,21 +88,3 @@ def test_structured_outputs_of_the_openai_client(client):
         model=model, messages=MESSAGES, response_format=Animal, max_tokens=60, seed=1
     )
     assert isinstance(answer.choices[0].message.parsed, Animal)
-
-
-def test_json_object_of_llm(client, tmp_path, monkeypatch):
-    """The command line tool `llm`, as a client of OpenAI's protocol, not with our plugin."""
-    pytest.importorskip("llm")
-    from click.testing import CliRunner
-    from llm.cli import cli
-
-    monkeypatch.setenv("LLM_USER_PATH", str(tmp_path))
-    name = client.get("/v1/models").json()["data"][0]["id"]
-    model = {"model_id": "chat", "model_name": name, "api_base": f"{client.base_url}/v1"}
-    (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([model]))
-    options = ["-o", "json_object", "1", "-o", "max_tokens", "40", "-o", "seed", "1"]
-    for more in ([], ["--no-stream"]):
-        command = ["-m", "chat", "--key", "none", "Describe a fox", *options, *more]
-        result = CliRunner().invoke(cli, command, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        assert isinstance(json.loads(result.stdout), dict)

@@ -1,7 +1,5 @@
 """The `openai` package from PyPI as the client."""
 
-import asyncio
-
 import pytest
 from helpers.request_fields import FIELDS
 
@@ -39,17 +37,3 @@ def test_errors(client):
         client.completions.create(model="none", prompt="a")
     with pytest.raises(openai.BadRequestError, match="template"):
         client.chat.completions.create(model="bundled", messages=[{"role": "user", "content": "a"}])
-
-
-def test_many_asynchronous_calls(server, lm):
-    async def ask_all():
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="secret") as client:
-            return await asyncio.gather(
-                *(
-                    client.completions.create(model="bundled", prompt="The king", seed=i)
-                    for i in range(40)
-                )
-            )
-
-    texts = [answer.choices[0].text for answer in asyncio.run(ask_all())]
-    assert texts == [generate(lm, "The king", seed=i).text for i in range(40)]

@@ -99,12 +99,6 @@ class TestValues:
         ]
         assert both[0] == both[1]
 
-    def test_batches_mix_texts_and_ids(self, client):
-        fields = {"seed": 1, "max_tokens": 4}
-        mixed = complete(client, prompt=["The fox", [5, 6]], **fields)
-        apart = [complete(client, prompt=p, **fields)[0]["text"] for p in ("The fox", [5, 6])]
-        assert [choice["text"] for choice in mixed] == apart
-
     def test_negative_seeds_differ(self, client):
         seeds = (-1, -2, -(2**63), 1)
         fields = {"prompt": "The fox", "max_tokens": 12}

@@ -80,6 +80,10 @@ LARGE = {
             "max_tokens": 20,
         },
     ),
+    "interventions": (
+        COMPLETIONS,
+        {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 3, "max_tokens": 60, "n": 8},
+    ),
     "an unknown field": (COMPLETIONS, {"other": [[]] * 5_000_000}),
 }
 
