@@ -63,17 +63,12 @@ def _read(file: Path) -> str:
         return ""
 
 
-def set_threads(threads: int | None) -> None:
-    """Set the environment variables from which BLAS takes its thread count.
-
-    Call this before NumPy is imported, because BLAS reads the variables then. If `threads` is None,
-    the variables stay unchanged.
+def set_threads(threads: int) -> None:
+    """Set the environment variables from which BLAS takes its thread count, on NumPy's import.
 
     Raises:
         InvalidArgumentError: `threads` is less than 1.
     """
-    if threads is None:
-        return
     check_argument(threads >= 1, "threads", threads, "at least 1")
     for variable in THREAD_VARIABLES:
         os.environ[variable] = str(threads)
@@ -110,19 +105,10 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
     ended: list[None] = []  # and for each that has ended
     results: SimpleQueue[None] = SimpleQueue()  # likewise; this thread waits for it
 
-    def work() -> None:
-        with inline():
-            while pending:
-                try:
-                    item = pending.popleft()
-                except IndexError:  # another thread took the last item
-                    return
-                function(item)
-
     def help_caller() -> None:
         helpers.append(None)  # before it takes an item, so that the caller waits
         try:
-            work()
+            _work(function, pending)
         except BaseException as error:
             errors.append(error)
         finally:
@@ -134,7 +120,7 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
             queue = _worker_queue()
             for _ in range(min(threads, len(items)) - 1):
                 queue.put((contextvars.copy_context(), help_caller))
-        work()
+        _work(function, pending)
         for _ in range(len(helpers)):  # a helper that has not begun finds no items
             results.get()
         if errors:
@@ -146,6 +132,16 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
         raise
     finally:
         errors.clear()  # breaks the cycle error → frame → errors, which holds arrays
+
+
+def _work(function: Callable[[Item], None], pending: deque[Item]) -> None:
+    with inline():
+        while pending:
+            try:
+                item = pending.popleft()
+            except IndexError:  # another thread took the last item
+                return
+            function(item)
 
 
 def is_inline() -> bool:
