@@ -1,7 +1,7 @@
 """Compare gpt2np with transformers, CTranslate2, ONNX Runtime and llama.cpp.
 
     pip install torch transformers ctranslate2 onnxruntime onnx llama-cpp-python gguf
-    python benchmarks/compare.py --out report.md --json results.json
+    python benchmarks/compare.py --json results.json > report.md
 
 All engines compute in float32 with the same random weights in GPT-2's shape. The program writes the
 weights once, to the folder --work. Each engine has its own process, which answers one request after
@@ -28,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -294,7 +294,7 @@ def report(results: Results) -> str:
         f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}; gpt2np at "
         f"{f['commit']}{old}; {versions}. Rounds: {f['rounds']}; load average before: "
         f"{f['load before']:.2f}; engines take turns."
-        f"{listed('Variables of the shell left out', f['left out'])}",
+        f" Variables of the shell left out: {', '.join(f['left out']) or 'none'}.",
         "",
         *tables(results),
         f"Greedy ids equal those of transformers; largest difference of a logit: {differences}",
@@ -304,11 +304,6 @@ def report(results: Results) -> str:
     for engine, works in results.unsupported.items():
         lines += [f"- {engine} has no {work}: {why}" for work, why in works.items()]
     return "\n".join([*lines, MEANING, ""])
-
-
-def listed(title: str, names: list[str]) -> str:
-    """Return a sentence that lists names, or "" if there are none."""
-    return f" {title}: {', '.join(names)}." if names else ""
 
 
 def tables(results: Results) -> Iterator[str]:
@@ -344,17 +339,6 @@ def cell(values: list[float], digits: int) -> str:
     return f"{middle} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
-def comma_separated(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return a parser of comma-separated lists of known names."""
-
-    def parse_names(text: str) -> list[str]:
-        if unknown := set(text.split(",")) - set(known):
-            raise argparse.ArgumentTypeError(f"no {sorted(unknown)[0]!r} in {', '.join(known)}")
-        return text.split(",")
-
-    return parse_names
-
-
 def old_checkout(text: str) -> Path:
     """Return the path of another checkout of gpt2np."""
     path = Path(text).resolve()
@@ -368,22 +352,16 @@ def parse() -> argparse.Namespace:
     groups = list(dict.fromkeys(work.group for work in WORKLOADS))
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    names, works = (f"of {', '.join(known)} (default: all)" for known in (ENGINES, groups))
-    add(
-        "--engines", type=comma_separated(ENGINES), default=list(ENGINES), metavar="NAME,…",
-        help=f"engines to measure, {names}",
-    )  # fmt: skip
-    add(
-        "--only", type=comma_separated(groups), default=groups, metavar="NAME,…",
-        help=f"workloads to measure, {works}",
-    )  # fmt: skip
+    engines = "engines to measure (default: all)"
+    add("--engines", nargs="+", choices=ENGINES, default=list(ENGINES), help=engines)
+    works = "workloads to measure (default: all)"
+    add("--only", nargs="+", choices=groups, default=groups, help=works)
     add("--old", type=old_checkout, metavar="PATH", help="another checkout to compare with")
     add("--rounds", type=int, default=3, help="number of rounds (default: %(default)s)")
     add("--threads", type=int, default=2, help="threads of each engine (default: %(default)s)")
     add("--shape", choices=SHAPES, default="small", help="size of GPT-2 (default: %(default)s)")
     work = Path(tempfile.gettempdir()) / "gpt2np-compare"
     add("--work", type=Path, default=work, help="folder of the files (default: %(default)s)")
-    add("--out", type=Path, metavar="FILE", help="write the report to FILE instead of stdout")
     add("--json", type=Path, metavar="FILE", help="write every measured value to FILE")
     args = parser.parse_args()
     args.work = args.work.resolve()
@@ -412,10 +390,7 @@ def main() -> int:
     results = comparison.results
     if args.json:
         args.json.write_text(json.dumps(asdict(results), indent=1), encoding="utf-8")
-    if args.out:
-        args.out.write_text(report(results), encoding="utf-8")
-    else:
-        print(report(results))
+    print(report(results))
     return 0
 
 

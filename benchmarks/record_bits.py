@@ -1,12 +1,12 @@
-"""Record the bits of the forward pass and the generated ids, and compare two recordings.
+"""Record the bits of the forward pass and the generated ids.
 
 Run it before and after a change that must not change a result:
 
-    python benchmarks/record_bits.py record before.json
-    OPENBLAS_CORETYPE=Haswell python benchmarks/record_bits.py record before-haswell.json
+    python benchmarks/record_bits.py before.json
+    OPENBLAS_CORETYPE=Haswell python benchmarks/record_bits.py before-haswell.json
     …
-    python benchmarks/record_bits.py record after.json
-    python benchmarks/record_bits.py compare before.json after.json
+    python benchmarks/record_bits.py after.json
+    diff before.json after.json   # one line per case
 
 A recording holds one SHA-256 per case: of the logits' bytes, of every hooked array, or of the
 generated ids. Two recordings are comparable only on the same processor and NumPy version.
@@ -214,36 +214,16 @@ def digest(arrays: Iterator[Array]) -> str:
     return total.hexdigest()
 
 
-def record(path: Path) -> int:
-    """Write the digest of every case."""
-    found = {}
+def main() -> None:
+    """Write the digest of every case to a file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("path", type=Path, help="JSON file to write")
+    path, found = parser.parse_args().path, {}
     for name, compute in cases():
         found[name] = digest(compute())
         print(f"{found[name][:16]}  {name}", file=sys.stderr)
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return 0
-
-
-def compare(before: Path, after: Path) -> int:
-    """Print the cases that differ; the exit code tells whether any does."""
-    old, new = (json.loads(path.read_text(encoding="utf-8")) for path in (before, after))
-    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    print(f"{len(old)} and {len(new)} cases, {len(differing)} differ")
-    print(*differing, sep="\n")
-    return 1 if differing else 0
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    commands = parser.add_subparsers(required=True)
-    recording = commands.add_parser("record", help="write the digest of every case to a file")
-    recording.add_argument("path", type=Path)
-    comparing = commands.add_parser("compare", help="compare two recordings")
-    comparing.add_argument("before", type=Path)
-    comparing.add_argument("after", type=Path)
-    args = parser.parse_args()
-    return record(args.path) if "path" in args else compare(args.before, args.after)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,9 +14,9 @@ COMPARE = CHECKOUT / "benchmarks" / "compare.py"
 
 @pytest.mark.slow
 def test_compare_measures_reports_and_says_what_it_skips(tmp_path):
-    engines = "gpt2np,transformers,llama.cpp"
+    engines = ["gpt2np", "transformers", "llama.cpp"]
     command = [sys.executable, str(COMPARE), "--shape", "tiny", "--rounds", "1"]
-    command += ["--engines", engines, "--only", "decode", "--work", str(tmp_path)]
+    command += ["--engines", *engines, "--only", "decode", "--work", str(tmp_path)]
     found = tmp_path / "results.json"
     variables = os.environ | {"OPENBLAS_CORETYPE": "Haswell"}
     done = subprocess.run(
