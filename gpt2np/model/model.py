@@ -66,7 +66,7 @@ class GPT2:
 
         Raises:
             InvalidArgumentError: a weight is missing, or has the wrong shape or dtype; or with
-                "int8", a weight has NaN or infinity.
+                "int8", a matrix has NaN or infinity.
         """
         check_argument(isinstance(config, GPT2Config), "config", config, "a GPT2Config")
         is_mapping = isinstance(weights, Mapping)
