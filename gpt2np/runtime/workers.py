@@ -59,7 +59,6 @@ class Workers:
         n = COUNTER_STRIDE * world_size
         # Threads run on ARM, too, where only a list's items are written in order.
         self._counters: Any = memoryview(mmap.mmap(-1, 8 * n)).cast("q") if memory else [0] * n
-        self._is_busy = False  # workers are being started, or compute a pass
         self._handles: WeakKeyDictionary[KVStore, Any] = WeakKeyDictionary()
 
     def __len__(self) -> int:
@@ -175,9 +174,6 @@ class Workers:
         places = [(self.handle(cache.store), cache.slot, cache.length) for cache in caches]
         ids, indices = [ids.tolist() for ids in sequences], logits_indices.tolist()
         try:
-            if self._is_busy:  # Ctrl-C has interrupted `stop`
-                self.stop()
-            self._is_busy = True
             self._start(world_size - 1)
             connections = [connection for _, connection in self._workers[: world_size - 1]]
             failure = partial(_failure_of_workers, connections)
@@ -187,11 +183,10 @@ class Workers:
                     connection.send((world_size, self._counters[0], ids, places, indices))
             rank = Rank(0, world_size, self._buffers, self._counters, failure)
             with inline():
-                logits = self._runner.run(sequences, caches, logits_indices, rank=rank).copy()
-            self._is_busy = False
-            return logits
+                return self._runner.run(sequences, caches, logits_indices, rank=rank).copy()
         except BaseException:
-            self.stop()  # they must stop writing to the KV caches
+            with held_signals():  # a second Ctrl-C must not interrupt it
+                self.stop()  # they must stop writing to the KV caches
             raise
 
 
