@@ -101,14 +101,6 @@ class TestStream:
 
 
 class TestBatch:
-    @pytest.mark.parametrize("temperature", [0, 0.8])
-    def test_each_prompt_gets_what_it_gets_alone(self, lm, temperature):
-        options = {"max_new_tokens": 30, "temperature": temperature}
-        batch = lm.generate_batch(PROMPTS, seed=10, **options)
-        for i, (prompt, found) in enumerate(zip(PROMPTS, batch, strict=True)):
-            alone = lm.generate(prompt, seed=10 + i, **options)
-            assert comparable(found) == comparable(alone)
-
     def test_seeds_are_counted_over_prompts_and_samples(self, lm):
         batch = lm.generate_batch(["The", "A"], seed=5, num_return_sequences=3, max_new_tokens=8)
         found = [one for first in batch for one in [first, *first.alternatives]]

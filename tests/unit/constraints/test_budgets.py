@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from itertools import product
 
 import numpy as np
 import pytest
@@ -29,57 +28,6 @@ def random_pattern(rng, depth=3):
     parts = [random_pattern(rng, depth - 1) for _ in range(rng.randint(1, 3))]
     group = rng.choice(["({})", "({})", "({}|b)", "({}|)"]).format("".join(parts))
     return group + rng.choice(["", "", "?", "*", "+", "{2}", "{1,3}", "{3,}", "{4}"])
-
-
-def decoded(data):
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def within(start, n):
-    """All bytes that `start` and at most `n` tokens of LETTERS give."""
-    texts = {start}
-    for _ in range(n):
-        texts |= {text + token for text, token in product(texts, [*LETTERS, b"\xc3", b"\xa9"])}
-    return texts
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_allowed_tokens_lead_to_a_match_by_brute_force(seed):
-    """Some text of so few tokens matches; where tokens are ample, each such token is allowed."""
-    rng = random.Random(seed)
-    pattern = random_pattern(rng, 2)
-    matches = {
-        n: [
-            text
-            for text in within(b"", n)
-            if (string := decoded(text)) is not None and regex.fullmatch(pattern, string)
-        ]
-        for n in range(4)
-    }
-    least = next((n for n in range(4) if matches[n]), 4)
-    start = constraint(pattern)
-    for n in range(1, 4):
-        try:
-            state = start.within(n)
-        except InvalidArgumentError as error:
-            assert "the match with the fewest bytes needs" in str(error)
-            continue
-        assert n >= least
-        allowed = np.flatnonzero(state.allowed())
-        expected = {
-            i
-            for i, token in TOKENS.items()
-            if token in (*LETTERS, b"\xc3", b"\xa9")
-            and any(
-                (string := decoded(text)) is not None and regex.fullmatch(pattern, string)
-                for text in within(token, n - 1)
-            )
-        }
-        assert set() < set(allowed) <= expected | {END}, pattern
-        assert (END in allowed) == (regex.fullmatch(pattern, "") is not None)
 
 
 @pytest.mark.parametrize("n", [200, pytest.param(10_000, marks=pytest.mark.slow)])
