@@ -15,7 +15,7 @@ const KEY = [
   ["■", "orange", "a number below 0", 0],
   ["━━━", "", "a head looks back", 1],
   ["●", "", "a neuron reacts", 2],
-]; // what the picture's signs mean, and the moment after which they are there
+]; // signs, and after which moment they are there
 
 /** Build the Machine in `root`; picture.js and embedded.js have its options. */
 export function createMachine(root, options = /** @type {any} */ ({})) {
@@ -214,7 +214,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const followed = isFinal && rows.find(({ id }) => id === shown.token);
     const first = [followed, before].filter(Boolean);
     const listed = [...new Set([...first, ...(rows ?? [])])]
-      .slice(0, Math.max(3, Math.min(MOST_BARS, Math.floor(room))))
+      .slice(0, Math.max(1, Math.min(MOST_BARS, Math.floor(room))))
       .sort((a, b) => (isFinal && draw ? a.id - b.id : b.p - a.p)); // of the ruler, or by size
     const nameOf = (id) => {
       if (!isFinal) return isNext ? nextChipOf(pass, id) : chipOf(pass, id);

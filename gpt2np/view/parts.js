@@ -45,7 +45,9 @@ function build() {
       ...parts.map((part) => element("td", {}, cell(layer, part))),
     ),
   );
-  const titles = parts.map((part) => (part === "mlp" ? "neurons" : `head ${part}`));
+  const isMany = n_head > 8;
+  $("parts").classList.toggle("many", isMany);
+  const titles = parts.map((part) => (part === "mlp" ? "neurons" : isMany ? part : `head ${part}`));
   const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
   const colored = (made, head) => {
     made.style.borderBottomColor = headColor(head, isDark);

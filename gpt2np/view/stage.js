@@ -132,7 +132,7 @@ export function arcsOf(pass, place, layer, head, line) {
   let earlier = 1;
   for (let key = place.hidden; key <= line; key++) {
     earlier -= weights[key];
-    const top = y - place.swing * 0.6; // of the loop of a token that looks at itself
+    const top = y - place.swing * 0.4; // of the loop of a token that looks at itself
     const loop = [
       [x, y],
       [x - reach * 0.1, top],

@@ -5,7 +5,16 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.playground import PROMPT, cells, look_at, set_moment, settle, story, write
+from helpers.playground import (
+    PROMPT,
+    cells,
+    in_sight,
+    look_at,
+    set_moment,
+    settle,
+    story,
+    write,
+)
 from helpers.references import save_reference
 from helpers.server import running_server
 
@@ -135,6 +144,21 @@ class TestMachine:
         expected = [[key, w] for key, w in enumerate(weights) if w >= 0.03]
         assert arcs == pytest.approx(np.float64(expected)) and expected[-1][0] == 13
 
+    @pytest.mark.parametrize("height", [240, 410, 700])
+    def test_no_arc_is_cut_at_the_top(self, tab, height):
+        """The loop of the first token, which looks only at itself, is whole with its width."""
+        top, width = tab.evaluate(
+            """async (height) => {
+                const { arcsOf, layOut } = await import("./playground/stage.js");
+                const pass = { count: 9, first: 0, n_layer: 6, n_head: 4, weights: () => [1] };
+                const place = layOut(pass, 800, height, Infinity, 24);
+                const [{ points }] = arcsOf(pass, place, 0, 0, 0);
+                return [(points[0][1] + 3 * points[1][1]) / 4, Math.min(9, place.pitch * 0.34)];
+            }""",
+            height,
+        )
+        assert top - width / 2 >= 0
+
     def test_heads_have_colors_of_their_own(self, tab):
         """Twelve, none of them the gray of a part that is off."""
         colors = tab.evaluate(
@@ -173,11 +197,15 @@ class TestMachine:
             tab = open_tab(url=server.url, width=320, reduced_motion="reduce")
             write(tab, f"{PROMPT}, and the fox said to the king: 🦊 كان", max_tokens=1)
             tab.wait_for_selector("#machine .machine-lines .earlier")
+            tab.click("#off-button")
             for width in (320, 1280):
                 tab.set_viewport_size({"width": width, "height": 900})
                 times = tab.evaluate(TIMES, list(np.arange(0, 27, 0.5)))
                 assert np.median(times) < 16
                 assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            off, view = [tab.locator(each).bounding_box() for each in ("#off", ".view")]
+            assert off["y"] >= view["y"] - 1  # a table of 12 blocks covers no text
+            assert in_sight(tab, "#parts thead th:last-child", whole=True)
 
 
 class TestWords:
