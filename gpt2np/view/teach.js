@@ -40,7 +40,7 @@ function judge(before, after) {
     : `It repeats no more than ${words} in a row: this text is not learned by heart.`;
 }
 
-/** The points of the curve of the losses so far, of `nSteps` steps, in the view box of the page. */
+/** The points of the curve of the losses so far, of `nSteps` steps. */
 const pointsOf = (losses, nSteps) =>
   losses.map((loss, i) => [(320 * i) / nSteps, 100 * (1 - loss / Math.max(...losses))]).join(" ");
 
@@ -142,14 +142,15 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
           await onReady(name, base);
         }
         if (each.is_done) {
-          const isEarly = lastStep < facts.n_steps;
-          const early = isEarly ? `It stopped after ${lastStep} of ${facts.n_steps} times. ` : "";
+          stop.disabled = true;
+          await onModel(name);
+          await onReady(name, base);
+          const of = `${lastStep} of ${facts.n_steps} times`;
+          const early = lastStep < facts.n_steps ? `It stopped after ${of}. ` : "";
           say(early + judge(before, after));
           const isWaiting = hasFocus(stop);
           enter("taught");
           if (isWaiting) watch.focus();
-          await onModel(name);
-          await onReady(name, base);
         }
       }
     } finally {
