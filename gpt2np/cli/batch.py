@@ -1,10 +1,12 @@
 """Continue each prompt of a file.
 
 FILE has a prompt per line or row: .txt, .jsonl (each line is a string or an
-object), .csv, .tsv or .parquet. Fields of an object that are named like options
-apply to this prompt alone, as in {"prompt": "...", "seed": 5}. Other fields and
-columns are copied to the results, which go to --out in the prompts' order.
-Each result has a seed, with which 'gpt2np generate' writes the same text.
+object), .csv, .tsv or .parquet. A field of an object can be an option of this
+prompt alone, by its full name with underscores: {"prompt": "...", "seed": 5,
+"max_new_tokens": 9}. Other fields and columns are copied to the results, which
+go to --out in the prompts' order: one row per prompt. With --samples, the field
+"alternatives" holds all texts but the first. Each result has a seed, with which
+'gpt2np generate' writes the same text.
 
 Run an interrupted command again to resume, also after you have added prompts at
 the end of the file. Until all prompts are done, the results are in a folder
@@ -31,7 +33,8 @@ from gpt2np.errors import GPT2NPError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpt2np batch FILE --out FILE [options]"
-    file = "Prompts to continue (.txt, .jsonl, .csv, .tsv, .parquet), or '-' for standard input"
+    file = "Prompts to continue (.txt, .jsonl, .csv, .tsv, .parquet); '-' reads a prompt per line "
+    file += "from standard input"
     parser.add_argument("prompts", type=Path, metavar="FILE", help=file)
     field = "Field or column with the prompt in .jsonl, .csv and .parquet files (default: prompt)"
     parser.add_argument("--field", default="prompt", metavar="FIELD", help=field)

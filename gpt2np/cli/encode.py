@@ -11,8 +11,8 @@ The suffix of OUT selects the format:
 .npy   The same ids as in .bin, as a NumPy array.
 .npz   Several arrays of ids, as nshepperd's gpt-2 reads them.
 
-Run an interrupted command again to resume. Before that, you may add files
-whose paths sort after all earlier ones.
+Run an interrupted command again to resume. You may then add files to the
+input, if their paths sort after those of all files of the first run.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vocabulary_argument(parser)
     add_options(parser, DatasetOptions, ("field", "skip_errors", "special"))
     output = parser.add_argument_group("Output")
-    force = "Overwrite OUT; discard partial results that no longer apply"
+    force = "Overwrite OUT; discard partial results of other inputs or options"
     output.add_argument("--force", action="store_true", help=force)
     add_options(output, DatasetOptions, ("combine",))
     add_option(parser.add_argument_group("Performance"), DatasetOptions, "processes")

@@ -1,8 +1,10 @@
 """Generate text that continues a prompt.
 
-Standard input is read if PROMPT is '-' or missing. In GPT-2's vocabulary, a
-space belongs to the token of the following word: do not end a prompt with a
-space.
+Standard input is read if PROMPT is '-' or missing; one newline at its end is
+removed. In GPT-2's vocabulary, a space belongs to the token of the following
+word: do not end a prompt with a space.
+
+Log probabilities (--logprobs, --prompt-logprobs) need --json.
 
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.

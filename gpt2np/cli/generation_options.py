@@ -20,7 +20,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser, omit: Collection[s
     parser.add_argument(
         "--greedy", dest="temperature", action="store_const", const=0.0, help=greedy
     )
-    more = "The model's generation_config.json may change defaults."
+    more = "The generation_config.json of a model can replace any default."
     parser.add_argument_group("More options", more)
     add_groups(parser, GenerationOptions, omit, (*_COMMON, *_WITHOUT_FLAG))
 

@@ -1,8 +1,8 @@
 """Show a model's config, tensors, parameters and memory.
 
-The command downloads a model that is not in the Hugging Face cache. It reads
-config.json and the headers of the weight files. The exit code is 1 if the
-weights do not fit the config.
+The command downloads the whole model if it is not in the Hugging Face cache,
+but reads only config.json and the headers of the weight files. The exit code is
+1 if the weights do not fit the config.
 """
 
 import argparse

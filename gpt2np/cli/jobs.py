@@ -36,9 +36,9 @@ def corpus_files(paths: Iterable[str], written: Sequence[Path] = ()) -> list[Pat
 
 def add_rows_arguments(group: Any, *, required: bool) -> None:
     """Declare --out, a file of rows, and --force."""
-    out = "File for a row of each result: .jsonl, .csv or .parquet"
+    out = "File to write, with one row per result: .jsonl, .csv or .parquet"
     group.add_argument("--out", type=Path, required=required, metavar="FILE", help=out)
-    force = "Overwrite the --out file; discard partial results that no longer apply"
+    force = "Overwrite the --out file; discard partial results of other inputs or options"
     group.add_argument("--force", action="store_true", help=force)
 
 

@@ -1,4 +1,4 @@
-"""Compare another engine's results with exact results: rounding, or a bug?"""
+"""Tell whether rounding or a bug explains how another engine's results differ."""
 
 import argparse
 import json
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 _CHECK = """Compare an engine's arrays or greedy texts with reference arrays.
 
-To compare arrays, set TESTED to a .npz or .safetensors file. The arrays have the
-names of hook points, or the names that transformers uses: hidden_states,
-attentions and logits. The engine need not provide all arrays.
+To compare arrays, set TESTED to a .npz or .safetensors file. The arrays have
+the names of hook points, or the names that transformers uses: hidden_states,
+attentions and logits. Put the prompt before a name, as in prompt1/logits;
+without it, the array is the first prompt's. The engine need not provide all
+arrays.
 
 To compare texts, set TESTED to a .json file: an object that maps the name of
 each prompt to the new token ids of the greedy text, as in {"short": [11, 290]}.
 
-The exit code is 0 if rounding explains all differences, and 1 if rounding leaves
-any difference unexplained."""
+The exit code is 0 if rounding explains all differences, and 1 if not."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = record.add_argument
     add("reference", type=Path, metavar="REFERENCE", help="File to write: .safetensors")
     prompt = "Prompt to use; the first is named prompt0, the second prompt1, … (may be given "
-    prompt += "several times; default: five built-in prompts)"
+    prompt += "several times; default: the built-in short, token, unicode, repeated and full)"
     add("--prompt", action="append", metavar="TEXT", help=prompt)
     points = "Hook point to record; * stands for any characters (may be given several times; "
     points += "default: all)"

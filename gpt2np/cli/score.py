@@ -1,7 +1,8 @@
 """Score documents: log probability, perplexity, bits per byte.
 
-FILE is a folder, a pattern such as 'text/**/*.jsonl', or a file: text, in which
-<|endoftext|> separates documents, or a file with a document per line or row.
+FILE is a folder, a pattern such as 'text/**/*.jsonl', or a file: text, or a
+table with a document per line or row. In text files, <|endoftext|> separates
+documents; in tables, --special says what becomes of it.
 
 The command prints the perplexity of all documents together. With --out, it also
 writes a row for each document: the columns of the input, and then
@@ -14,11 +15,11 @@ counted                the number of scored tokens
 log_probability        the sum of the scored tokens' log probabilities, in nats
 perplexity             the perplexity per scored token
 word_perplexity, byte_perplexity, bits_per_character, bits_per_byte
-                       of the whole document; a token that is not scored counts
-                       as much as the scored ones do on average
+                       of the whole document; each token that is not scored gets
+                       the mean log probability of the scored tokens
 
-A long document is read in windows of K tokens (--context), one every S tokens
-(--stride). Each token is scored once, in the first window that contains it.
+A long document is read in windows of --context tokens, one every --stride
+tokens. Each token is scored once, in the first window that contains it.
 
 Run an interrupted command with --out again to resume. A document that cannot be
 read is reported and skipped; the exit code is then 1.

@@ -31,10 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = options_of(ModelOptions)["model"].default_text
     text = f"{MODEL_HELP} (may be given several times; default: {default})"
     add_option(parser, ModelOptions, "model", action="append", help=text)
-    add_option(parser, ModelOptions, "tokenizer")
+    only_one = "Tokenizer to use instead of that of the only --model"
+    add_option(parser, ModelOptions, "tokenizer", help=only_one)
     add_performance_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     groups = add_groups(parser, ServerOptions)
-    no_key = "Serve other machines (--host) without a key, which is refused otherwise"
+    no_key = "Let --host serve other machines without a key; otherwise, this is an error"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
 
 

@@ -2,7 +2,8 @@
 
 The logit lens applies the final layer norm and the unembedding to the output of
 each block. For each block, the result is a token and its probability: the next
-token that the model would predict if this block were the last.
+token that the model would predict if this block were the last. The table shows
+the last five positions.
 """
 
 import argparse

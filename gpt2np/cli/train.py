@@ -9,8 +9,8 @@ keeps its vocabulary and architecture. The optimizer is AdamW with a warm-up and
 a cosine schedule, in float32. A CPU is fast enough to train models of a few
 million parameters, and to fine-tune GPT-2 on a few pages.
 
-Run an interrupted command again to resume: the result is the same as without
-the interruption, bit for bit.
+An interrupted run is kept beside OUT, in OUT.partial. The same command resumes
+it, and the result is the same bit for bit; --force discards it.
 """
 
 import argparse

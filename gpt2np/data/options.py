@@ -17,8 +17,8 @@ field_option = partial(
     metavar="FIELD",
 )
 SPECIAL_HELP = (
-    "What to do with special tokens such as <|endoftext|>: 'error' refuses the text, 'allow' "
-    "encodes each as one token, 'text' encodes its characters"
+    "What to do with special tokens in a text: 'error' refuses the text, 'allow' encodes each as "
+    "one token, 'text' encodes its characters"
 )
 
 
@@ -76,7 +76,7 @@ class ScoreOptions:
     special: Special = option("text", SPECIAL_HELP)
     tokens: bool = option(
         False,
-        "Add to each row the list token_scores, with an entry for each token",
+        "Add to each row of the output file the list token_scores, with an entry for each token",
         details="An entry has the id, text, span in characters, and log probability.",
         group="Output",
     )

@@ -28,9 +28,8 @@ class Cluster:
 
     address: str | None = option(
         None,
-        "Share the work among workers on the Ray cluster at ADDRESS, or $RAY_ADDRESS",
-        details="Without both, the cluster that runs on this machine is used; if none is running, "
-        "one is started.",
+        "Share the work among workers on the Ray cluster at ADDRESS; if omitted, $RAY_ADDRESS, "
+        "this machine's cluster, or a new one",
         flags=("--ray",),
         metavar="ADDRESS",
     )

@@ -165,7 +165,7 @@ class GenerationOptions:
 
     token_healing: bool = option(
         False,
-        "If the end of the prompt could begin a longer token, generate it again",
+        "If the last tokens of the prompt could begin a longer token, generate their text again",
         details="This helps if a prompt ends in a space or within a word. See "
         "`gpt2np.generation.token_healing`.",
         group="Prompt",
@@ -204,24 +204,24 @@ class GenerationOptions:
     )
     length_penalty: float = _beam_search(
         1.0,
-        "Exponent X in a beam's score, log probability / (number of tokens)^X",
-        details="A higher exponent favors longer texts.",
+        "Exponent X in a beam's score, log probability / (number of tokens)^X; a higher X favors "
+        "longer texts",
         low=-100,
         high=100,
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "When to end, once `num_beams` texts are complete: at once (true), when no unfinished "
-        "text has a higher score than the worst of them (false), or when none could ('never')",
-        details="With 'never', which is slowest, the search waits for scores that could still rise "
-        "as texts grow.",
+        "When to end: at `num_beams` complete texts (true), when no unfinished text has a higher "
+        "score than they have (false), or when none can reach one ('never')",
+        details="With 'never', which is slowest, the search goes on while a longer text could "
+        "still get a higher score.",
     )
 
     repetition_penalty: float = _penalty(
         1.0,
-        "Penalize tokens that the text already contains, with the prompt; 1 has no effect",
-        details="Values above 1 discourage repetition. Positive logits are divided by X, and "
-        "negative logits are multiplied by X (Keskar et al. 2019).",
+        "Above 1: make the tokens of the prompt and of the generated text less likely",
+        details="Positive logits are divided by X, and negative logits are multiplied by X "
+        "(Keskar et al. 2019). 1 has no effect.",
         low=0.001,
         high=1000,
     )
@@ -232,7 +232,10 @@ class GenerationOptions:
         0.0, "Subtract X for each time that a token was generated, as OpenAI does", low=-2, high=2
     )
     no_repeat_ngram_size: int = _penalty(
-        0, "Never repeat N tokens of the prompt or the generated text; 0 allows repeats", low=0
+        0,
+        "Never generate N tokens that already follow each other in the text or its prompt; 0 "
+        "allows repeats",
+        low=0,
     )
     logit_bias: tuple[tuple[int, float], ...] = _penalty(
         (),
@@ -263,9 +266,9 @@ class GenerationOptions:
     )
     min_new_tokens: int = _stopping(
         0,
-        "Do not stop before N tokens are generated",
-        details="Until then, the end-of-text token and stop ids are excluded, and stop strings do "
-        "not count. Another limit, or a complete constraint, can still end the text earlier.",
+        "Generate at least N tokens: before, stop tokens are excluded, and stop texts ignored",
+        details="Stop tokens are the end-of-text token and stop ids. Another limit, or a complete "
+        "constraint, can still end the text earlier.",
         json_name="min_tokens",
         low=0,
     )
@@ -298,7 +301,7 @@ class GenerationOptions:
 
     choices: tuple[str, ...] = _constraint(
         (),
-        "Generate one of the given texts and nothing else, such as ' yes' with its space",
+        "Generate exactly one of the given texts; a new word begins with a space, as ' yes'",
         flags=("--choice",),
         json_name="structured_outputs.choice",
         convert=_choices,
@@ -324,8 +327,8 @@ class GenerationOptions:
 
     num_return_sequences: int = _output(
         1,
-        "Number of texts to return; the seed of each further sample is one higher",
-        details="Beam search returns the N best texts; N must not exceed the number of beams.",
+        "Number of texts for each prompt; each has a seed one higher than the text before it",
+        details="Beam search returns the N best texts, at most `num_beams`.",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
         low=1,

@@ -55,10 +55,10 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Source of draft tokens for speculative decoding: earlier n-grams of the text "
-        "and the model's own table, if it has one (auto), or a table",
-        details="The text is the same, only faster: one pass checks several guesses. 'auto' uses "
-        "built-in n-grams and the text so far; examples/make_ngram_table.py builds a table.",
+        "Guess the next tokens from n-grams of the text and of the model's table (auto), or of "
+        "the table FILE (see examples/make_ngram_table.py), or not at all (none)",
+        details="This is speculative decoding: one pass checks several guesses. The text is the "
+        "same, only faster.",
         group="Performance",
         metavar="auto|none|FILE",
     )

@@ -43,14 +43,14 @@ class TrainingOptions:
     min_frequency: int = option(0, "Merge only pairs that occur at least N times", low=0)
     max_token_length: int | None = option(
         None,
-        "Create only tokens of fewer than N units of the `alphabet`, bytes or characters",
+        "Create only tokens of fewer than N bytes or characters (see `alphabet`)",
         details="Length 2 is always allowed, as in Hugging Face's tokenizers.",
         default_text="no limit",
         low=1,
     )
     special_tokens: tuple[str, ...] = option(
         (END_OF_TEXT,),
-        "Special token, which separates documents",
+        "Special token, which separates documents, instead of <|endoftext|>",
         details="The special tokens get the first ids.",
         flags=("--special-token",),
         default_text="<|endoftext|>, which gpt2np encode needs",
