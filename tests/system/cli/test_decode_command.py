@@ -65,13 +65,3 @@ class TestTokenizerOption:
         result = run("generate", "Once", "--model", folder)
         assert result.returncode == 1 and "has no vocabulary" in result.stderr
         assert result.stderr.endswith('another vocabulary, such as "gpt2"\n')
-
-
-def test_generate_prints_tokens_beside_ids():
-    options = ["Once 🦊", "--json", "--logprobs", "2", "-n", "3", "--greedy"]
-    content = json.loads(run("generate", *options).stdout)
-    assert "".join(content["tokens"]) == content["text"]
-    assert content["prompt_tokens"][:2] == ["Once", " "] and "\\xf0" in content["prompt_tokens"]
-    for token, text in zip(content["logprobs"], content["tokens"], strict=True):
-        assert token["token"] == token["top_tokens"][0] == text
-        assert len(token["top_tokens"]) == len(token["top"]) == 2

@@ -159,16 +159,6 @@ def test_no_width_scrolls_sideways(open_page, page):
         tab.wait_for_function(fits, arg=width, timeout=5000)
 
 
-def test_dark_and_light(open_page, page):
-    grounds = [
-        open_page(page, color_scheme=scheme).evaluate(
-            "getComputedStyle(document.body).backgroundColor"
-        )
-        for scheme in ("light", "dark")
-    ]
-    assert grounds == ["rgb(253, 252, 250)", "rgb(20, 23, 27)"]
-
-
 def test_no_part_says_that_it_can_be_switched_off(open_page, page):
     tab = open_page(page)
     box, said = tab.locator(".machine-canvas").bounding_box(), set()

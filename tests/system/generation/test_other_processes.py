@@ -1,32 +1,8 @@
-"""The same text in another process, and by several processes."""
+"""The same text in another process."""
 
-import json
 import multiprocessing
-import subprocess
-import sys
 
-from gpt2np import LanguageModel
 from gpt2np.interp import zero_head
-
-SCRIPT = """
-import json, sys
-from gpt2np import LanguageModel
-lm = LanguageModel.load(sys.argv[1])
-options = {"max_new_tokens": 25, "temperature": 1.2, "top_p": 0.95}
-best = lm.generate("The king", num_return_sequences=2, seed=11, **options)
-print(json.dumps([best.ids, best.alternatives[0].ids]))
-"""
-
-
-def test_the_same_seed_again_and_in_another_process(bundled):
-    process = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(bundled)], capture_output=True, check=True, timeout=120
-    )
-    lm = LanguageModel.load(bundled)
-    options = {"max_new_tokens": 25, "temperature": 1.2, "top_p": 0.95}
-    here = [lm.generate("The king", seed=seed, **options).ids for seed in (11, 12)]
-    assert here == [lm.generate("The king", seed=seed, **options).ids for seed in (11, 12)]
-    assert json.loads(process.stdout) == here and here[0] != here[1]
 
 
 def ablated(lm, hook):
