@@ -1,8 +1,6 @@
 """Stop strings: the same result wherever the pieces are cut."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpt2np import GenerationOptions
 from gpt2np.generation.detokenizer import StreamingDetokenizer
@@ -82,22 +80,3 @@ def test_min_new_tokens_holds_back_stops(lm, kind, beams):
         assert not {*late.ids[:25]} & {*ids}
     else:
         assert late.text.startswith(early.text + early.stop_reason)
-
-
-@given(
-    text=st.text("ab", max_size=30),
-    stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
-    cuts=st.sets(st.integers(0, 30)),
-)
-def test_every_cut_gives_what_a_search_in_the_whole_gives(text, stops, cuts):
-    edges = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
-    pieces = [text[i:j] for i, j in zip(edges, edges[1:], strict=False)]
-    out, matched = run(stops, pieces)
-    ends = [(text.index(stop) + len(stop), text.index(stop)) for stop in stops if stop in text]
-    joined = "".join(out)
-    if not ends:
-        assert (joined, matched) == (text, None)
-    else:
-        # The pieces decide which of several stops is found first, but no part of the first
-        # complete stop may have passed.
-        assert matched and len(joined) <= min(ends)[1] and text.startswith(joined + matched)

@@ -96,13 +96,6 @@ def test_random_streams(tokenizer, number):
         assert after == expected_after or any("\ufffd" in stop for stop in stops)
 
 
-def test_what_is_held_is_given_when_it_is_no_stop(tokenizer):
-    """END is held until the dot."""
-    ids = [tokenizer.encode(character)[0] for character in "abcEND.E"]
-    pieces, _ = run(tokenizer, ids, ["ENDS"])
-    assert [len(piece) for piece in pieces] == [1, 1, 1, 0, 0, 0, 4, 0, 1]
-
-
 def test_silent_ids(tokenizer):
     detokenizer = StreamingDetokenizer(
         tokenizer, GenerationOptions(stop_token_ids=[70]), eos_token_ids={80}
