@@ -72,8 +72,11 @@ def compare(model, reference, prompt, eos_token_ids, search, new_tokens):
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_models(tiny, rounds):
-    """Several end-of-text ids let beams end at different lengths."""
-    rng, seen, model = np.random.default_rng(21), set(), GPT2.from_folder(tiny[0])
+    """Several end-of-text ids let beams end at different lengths.
+
+    With this seed, a search that looks at a worse running beam than the best ends too early.
+    """
+    rng, seen, model = np.random.default_rng(76), set(), GPT2.from_folder(tiny[0])
     for number in range(rounds * len(SEARCHES)):
         prompt = rng.integers(0, 211, rng.integers(1, 20)).tolist()
         ends = set(rng.choice(211, [1, 6, 20, 60][number % 4], replace=False).tolist())
