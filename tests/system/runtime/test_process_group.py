@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
+from helpers.processes import is_running, wait_until
 from helpers.random_models import SHAPES, random_model
 
 from gpt2np import GPT2, InvalidArgumentError
@@ -101,20 +102,6 @@ def pids(model):
 
 def n_workers(model):
     return len(model._group.workers)
-
-
-def is_running(pid):
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-
-
-def soon(condition):
-    end = time.monotonic() + 20
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    return condition()
 
 
 def both(models, sequences, caches, **options):
@@ -550,7 +537,7 @@ class TestWhatIsLeft:
         del caches, more
         gc.collect()
         assert before > 20_000  # kB; 2 × 16 × 128 tokens × 8 blocks × 2 × 320 numbers are 80,000
-        assert soon(lambda: shared() < before / 10)
+        wait_until(lambda: shared() < before / 10)
 
     @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
     def test_nothing_of_a_process_that_ends(self, end):
@@ -566,7 +553,7 @@ class TestWhatIsLeft:
         done = run_program(program)
         assert done.returncode == (-signal.SIGKILL if end else 0), done.stderr
         assert not done.stderr
-        assert soon(lambda: not is_running(int(done.stdout)))
+        wait_until(lambda: not is_running(int(done.stdout)))
 
     def test_ctrl_c_reaches_only_the_first(self):
         """In a terminal all processes of a group get it."""

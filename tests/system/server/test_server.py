@@ -17,13 +17,12 @@ import httpx
 import pytest
 from helpers.command_line import run_here
 from helpers.equal_results import assert_equal_results
+from helpers.processes import children, wait_until
 from helpers.server import running_server
 
 from gpt2np.runtime.ranks import max_processes
 
 PROMPTS = ["Once upon a time", "The fox", "A king", "In the", "", "1, 2, 3,", "“Où?” 🦊"]
-
-JSON = {"Content-Type": "application/json"}
 
 
 @contextmanager
@@ -211,13 +210,6 @@ def http_request(path, body="", method="POST", headers=""):
     return head.encode() + content
 
 
-def wait_until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def metric(client, name):
     return metric_in(client.get("/metrics").text, name)
 
@@ -346,11 +338,10 @@ def texts(client):
 
 
 def kill_worker_processes(server):
-    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    pids = " ".join(path.read_text() for path in children).split()
+    pids = children(server.process.pid)
     assert pids or max_processes() == 1  # one process computes here
     for pid in pids:
-        os.kill(int(pid), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
 
 class TestSeveralModels:
@@ -513,8 +504,3 @@ class TestOtherEndpoints:
         assert ids == lm.tokenizer.encode(text, allowed_special="all")
         assert client.post("/detokenize", json={"tokens": ids}).json()["prompt"] == text
         assert client.get("/tokenizer_info").json()["eos_token"] == "<|endoftext|>"
-
-    def test_models(self, client):
-        [model] = client.get("/v1/models").json()["data"]
-        assert model["id"] == "bundled"
-        assert client.get("/health").status_code == 200

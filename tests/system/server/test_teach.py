@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
 from helpers.playground import in_sight
+from helpers.processes import children, is_running, wait_until
 from helpers.server import running_server
 
 from gpt2np import load
@@ -51,9 +51,7 @@ def write(client, model="bundled"):
 
 def trainings(pid):
     """The trainings that a process has started; it may also have forked workers of the model."""
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    pids = [int(child) for child in " ".join(path.read_text() for path in children).split()]
-    return [child for child in pids if "teach_stdin" in command(child)]
+    return [child for child in children(pid) if "teach_stdin" in command(child)]
 
 
 def command(pid):
@@ -61,20 +59,6 @@ def command(pid):
         return Path(f"/proc/{pid}/cmdline").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
-
-
-def is_alive(pid):
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(is_true, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def press(tab, label):
@@ -204,7 +188,7 @@ def test_a_taught_model_keeps_the_options_and_its_memory_is_freed(options):
     try:
         del taught
         assert model() is None
-        wait_until(lambda: not any(map(is_alive, workers)))
+        wait_until(lambda: not any(map(is_running, workers)))
     finally:
         gc.enable()
 
@@ -264,7 +248,7 @@ def test_a_server_that_ends_leaves_no_process(tmp_path, kind):
         (child,) = trainings(server.process.pid)
         os.kill(server.process.pid, kind)
         server.process.wait(20)
-        wait_until(lambda: not is_alive(child))
+        wait_until(lambda: not is_running(child))
         assert "Traceback" not in server.log.read_text()
 
 
