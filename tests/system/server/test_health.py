@@ -3,11 +3,9 @@
 import asyncio
 import threading
 
-import pytest
+import httpx
 
-httpx = pytest.importorskip("httpx")
-pytest.importorskip("fastapi")
-engine = pytest.importorskip("gpt2np.server.engine", reason="no prometheus_client here")
+from gpt2np.server import engine
 
 
 def answers(lm, *requests):

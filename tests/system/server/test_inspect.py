@@ -102,9 +102,6 @@ def test_saliency(client, lm):
     ablated = saliency(lm, ids[:-1], Target(ids[-1]), steps=4, interventions=zero_head(1, 2))
     np.testing.assert_allclose(answer["values"], ablated.values, rtol=1e-4)
     assert not np.allclose(ablated.values, expected.values, rtol=1e-2)
-    edits[0]["point"] = "blocks.9.attn.z"
-    response = client.post("/api/saliency", json=body | {"interventions": edits})
-    assert response.status_code == 400
     for prompt in ([], [1] * 257):
         assert client.post("/api/saliency", json=body | {"prompt": prompt}).status_code == 400
 

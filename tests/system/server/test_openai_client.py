@@ -35,5 +35,3 @@ def test_errors(client):
         client.completions.create(model="bundled", prompt="a", temperature=-1)
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="none", prompt="a")
-    with pytest.raises(openai.BadRequestError, match="template"):
-        client.chat.completions.create(model="bundled", messages=[{"role": "user", "content": "a"}])

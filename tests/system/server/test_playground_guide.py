@@ -228,8 +228,9 @@ class TestWrite:
         pieces = tab.eval_on_selector_all("#story .piece", "all => all.map(p => Boolean(p.isOld))")
         assert pieces == [True] * (len(pieces) - 6) + [False] * 6
 
+    @pytest.mark.parametrize("how", ["button", "Escape"])
     @pytest.mark.parametrize("when", ["in the guide", "later"])
-    def test_stop(self, open_tab, when):
+    def test_stop(self, open_tab, when, how):
         tab = open_tab()
         set_inputs(tab, {"max_tokens": 400, "temperature": 1})
         tab.click("#generate")
@@ -237,7 +238,10 @@ class TestWrite:
         if when == "later":
             tab.click(".skip-stops")
             tab.wait_for_selector("#story .piece:not(.given):not(.next)")
-        tab.click("#generate:text('Stop')")
+        if how == "button":
+            tab.click("#generate:text('Stop')")
+        else:
+            tab.keyboard.press("Escape")
         wait_for_end(tab)
         assert "Stopped." in tab.inner_text("#status")
         assert (0 < len(story(tab)[0]) < 400) == (when == "later")
@@ -268,17 +272,6 @@ class TestWrite:
             }"""
         )
         assert reach <= 64
-
-    @pytest.mark.parametrize("when", ["in the guide", "later"])
-    def test_escape_stops(self, open_tab, when):
-        tab = open_tab()
-        set_inputs(tab, {"max_tokens": 400})
-        tab.click("#generate")
-        tab.wait_for_selector("#machine[data-mode=guide]")
-        if when == "later":
-            tab.click(".skip-stops")
-        tab.keyboard.press("Escape")
-        tab.wait_for_selector("#status:has-text('Stopped.')")
 
     def test_numbers_out_of_range_and_tries_at_temperature_0(self, open_tab):
         tab = open_tab(reduced_motion="reduce")

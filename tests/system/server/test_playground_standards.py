@@ -7,7 +7,6 @@ from helpers.axe import axe_findings
 from helpers.explain_pages import MARKUP, SIGNS
 from helpers.playground import (
     PROMPT,
-    generated,
     in_sight,
     open_below,
     set_inputs,
@@ -172,16 +171,6 @@ class TestStandards:
             assert client.get(f"/{name}").status_code == 200
         for path in ("/playground/../app.py", "/playground/%2e%2e/app.py", "/playground/x.js"):
             assert client.get(path).status_code == 404
-
-    def test_two_tabs_do_not_disturb_each_other(self, open_tab, lm):
-        one, two = (open_tab(reduced_motion="reduce") for _ in range(2))
-        set_inputs(one, {"prompt": "The king", "seed": 1})
-        set_inputs(two, {"prompt": "The queen", "seed": 2})
-        one.click("#generate")
-        two.click("#generate")
-        for tab, prompt, seed in ((one, "The king", 1), (two, "The queen", 2)):
-            wait_for_end(tab)
-            assert story(tab)[0] == generated(lm, prompt, seed=seed).ids
 
     def test_a_key_and_a_lost_connection(self, open_tab, tmp_path):
         """The page asks for the key. A loss of the connection is told, and the text is kept."""

@@ -9,14 +9,9 @@ from gpt2np import LanguageModel, trace
 from gpt2np.interp.description import MAX_LINES
 from gpt2np.model.ops import softmax
 
-pytest.importorskip("playwright.sync_api")
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
-
 PROMPT = "The little fox said"
 SHAPES = {
     "bundled": None,
-    "one block": {},
     "odd": {"n_embd": 35, "n_head": 5, "n_inner": 17, "n_layer": 3},
     "scaled by block": {
         "n_embd": 24,
@@ -24,7 +19,6 @@ SHAPES = {
         "n_layer": 4,
         "scale_attn_by_inverse_layer_idx": True,
     },
-    "unscaled": {"n_embd": 16, "n_head": 1, "n_layer": 2, "scale_attn_weights": False},
     "12 blocks": {"n_embd": 192, "n_head": 12, "n_inner": 768, "n_layer": 12},
     "GPT-2 small": {"n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 12},
 }
