@@ -1,14 +1,9 @@
 """`gpt2np bench` as a user runs it; nothing here depends on how fast the machine is."""
 
 import json
-import os
-import signal
-import subprocess
-import time
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import REPORT_START
 
 
 @pytest.fixture(autouse=True)
@@ -31,16 +26,3 @@ def test_bench_prints_twelve_lines_or_one_json_object():
     content = json.loads(result.stdout)
     assert content["model"] == "bundled" and len(content["speeds"]) == 5
     assert content["weights"] == 4 * 5_918_720
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals work otherwise there")
-@pytest.mark.parametrize("delay", [0.0, 0.6])
-def test_ctrl_c_leaves_no_traceback(delay):
-    command = [*REPORT_START, "bench", "bundled"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stderr.readline() == b"ready\n"
-    time.sleep(delay)
-    process.send_signal(signal.SIGINT)
-    out, messages = process.communicate(timeout=60)
-    assert (out, process.returncode) == (b"", 130), messages
-    assert b"Traceback" not in messages

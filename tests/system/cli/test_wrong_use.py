@@ -142,7 +142,7 @@ def folder(tmp_path_factory):
     texts = {"p.txt": "one two\n", "p.csv": "a\n", "empty.txt": "", "there.jsonl": '"a"\n'}
     texts |= {"long.txt": "word " * 600, "p65.txt": "fox " * 65, "no.json": "{", "text.npy": "x"}
     texts |= {f"there.{kind}": "kept" for kind in ("bin", "npz", "html", "safetensors")}
-    texts |= {"empty.bin": "", "rows.jsonl": '{"body": "four"}\n', "pickle/config.json": "{}"}
+    texts |= {"empty.bin": "", "pickle/config.json": "{}"}
     texts |= {"a_model/model.safetensors": "", "pickle/pytorch_model.bin": "x"}
     for name, text in texts.items():
         (folder / name).write_text(text)

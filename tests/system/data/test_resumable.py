@@ -194,10 +194,6 @@ def test_foreign_files_beside_a_job_are_kept(out, interrupted):
 
 
 class TestDamage:
-    def test_no_damage(self, out, interrupted):
-        assert len(saves(interrupted)) == 3
-        assert resume(out) == [3]
-
     @pytest.mark.parametrize("name", ["stream-0", "stream-1", "progress.jsonl"])
     def test_half_a_save_is_cut_off(self, out, interrupted, name):
         with (interrupted / name).open("ab") as file:
