@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gpt2np import GPT2, trace
-from gpt2np.display import frame
 from gpt2np.explain import explain
 from gpt2np.model import weights
 from gpt2np.model.hook_points import hook_point_names
@@ -87,10 +86,6 @@ def test_a_whole_trace_is_a_picture(lm):
     copy = pickle.loads(pickle.dumps(traced))
     assert np.array_equal(copy.ids, traced.ids)
     assert copy.lm is None and copy._repr_html_() is None
-
-
-def test_a_page_in_a_frame_is_escaped():
-    assert "<b>" not in frame("<b>")
 
 
 def test_loading_shows_a_bar_if_weights_are_converted(bundled, monkeypatch, capsys):

@@ -95,27 +95,16 @@ def test_a_name_is_no_folder(tmp_path, monkeypatch):
         GPT2.from_folder("bundled")
 
 
-def test_damaged_and_missing_weights(folder):
-    (folder / "model.safetensors").write_bytes((1000).to_bytes(8, "little") + b"x" * 2000)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged or not a saf"):
-        GPT2.from_folder(folder)
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"has no model\.safetensors"):
-        GPT2.from_folder(folder)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model_type": "llama"}, "model_type is 'llama'"),
         ({"activation_function": ["relu"]}, "activation_function is .'relu'., expected one of"),
-        ({"hidden_size": 25}, r"n_embd \(25\) must be a multiple of n_head"),
         ({"is_causal": False}, "is_causal is False; gpt2np supports only True"),
         ({"add_cross_attention": True}, "add_cross_attention is True"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}; gpt2np"),
         ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),
         ({"n_layer": "3"}, "n_layer is '3', expected an integer from 1"),
-        ({"n_layer": 0}, "n_layer is 0"),
         ({"n_layer": 2}, "n_layer is 2, but 3 blocks are stored"),
         ({"n_layer": True}, "n_layer is True"),
         ({"n_embd": {"z" * 100_000: 1}}, "n_embd is {'zzz"),

@@ -46,13 +46,6 @@ def test_bundled_model(bundled, data):
     check(GPT2.from_folder(bundled), load_reference(bundled), ids)
 
 
-@pytest.mark.slow
-def test_gpt2_smalls_shape(tmp_path):
-    reference = save_reference(tmp_path, n_layer=12, spread=0.02)  # as GPT-2 is initialized
-    ids = np.random.default_rng(4).integers(0, 50257, 500)
-    check(GPT2.from_folder(tmp_path), reference, ids)
-
-
 def test_float64_pass_has_no_error_beyond_rounding(tiny):
     model = GPT2.from_folder(tiny[0], "float64")
     check(model, transformers_model(model), [5, 6, 7], 1e-12)

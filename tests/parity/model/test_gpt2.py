@@ -25,34 +25,6 @@ class TestCache:
         with pytest.raises(InvalidArgumentError, match="a cache of 20 tokens can be truncated"):
             cache.truncate(21)
 
-    def test_a_failed_pass_leaves_the_cache_as_it_was(self, model, ids):
-        cache = model.new_cache()
-        model.forward([ids[:5]], [cache])
-
-        def fail(name, array):
-            if name == "blocks.2.attn.q":
-                raise RuntimeError
-            return array
-
-        with pytest.raises(RuntimeError):
-            model.forward([ids[5:9]], [cache], hook=fail)
-        assert cache.length == 5
-        np.testing.assert_allclose(
-            model.forward([ids[5:9]], [cache]), model.forward([ids[:9]])[5:], atol=1e-5
-        )
-
-
-class TestPacking:
-    def test_each_sequence_is_as_alone_and_rows_are_those_asked_for(self, model, ids):
-        sequences = [ids[:7], ids[7:8], ids[8:40]]
-        packed = model.forward(sequences)
-        alone = np.concatenate([model.forward([sequence]) for sequence in sequences])
-        np.testing.assert_allclose(packed, alone, atol=1e-5)
-        rows = last_token_indices(sequences)
-        assert rows.tolist() == [6, 7, 39]
-        chosen = model.forward(sequences, logits_indices=rows)
-        np.testing.assert_allclose(chosen, packed[rows], atol=1e-6)
-
 
 class TestProbe:
     # S = 2 sequences of 5 and 3 new tokens after 4 and 0 cached ones, R = 2 rows.

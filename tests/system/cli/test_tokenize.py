@@ -133,5 +133,5 @@ def test_a_character_that_a_vocabulary_lacks(tmp_path):
     model.save(str(tmp_path / "tokenizer.json"))
     result = tokenize("abc", model=tmp_path)
     assert (result.returncode, result.stdout) == (2, b"")
-    message = "gpt2np tokenize: error: 'c' is not in the vocabulary"
+    message = "gpt2np tokenize: error: the character 'c' is not in the vocabulary"
     assert result.stderr.decode().startswith(message)

@@ -205,10 +205,6 @@ class TestDefaultModel:
         assert "model: bundled" in result.stderr and "timed out" in result.stderr
         assert seconds < 10  # huggingface_hub's limit for one attempt
 
-    def test_the_variable_names_another(self, hub, generate):
-        result = generate(hub.url, GPT2NP_MODEL="bundled")
-        assert result.stderr.startswith("model: bundled\n") and not hub.requests
-
 
 class TestNames:
     def test_what_they_mean(self):
@@ -287,14 +283,6 @@ class TestFoldersAndFiles:
     def test_bundled_in_a_checkout(self, bundled):
         source = find_model("bundled")
         assert (source.name, source.path, source.fallback_reason) == ("bundled", bundled, None)
-
-
-class TestFolder:
-    def test_what_needs_no_download(self, hub, download, bundled, tmp_path):
-        for name in ("bundled", str(bundled)):
-            assert folder_of(download(hub.url, name)) == bundled
-        fails(download(hub.url, str(tmp_path)), "config.json is missing")
-        assert not hub.requests
 
 
 class TestRevisions:
@@ -397,11 +385,6 @@ class TestRefusals:
         result = download(hub.url, "gpt2", HF_HUB_OFFLINE="1")
         fails(result, f"is in the cache {home / 'hub'} without model.safetensors")
         assert not hub.requests
-
-    def test_a_part_in_the_cache_does_not_hide_that_the_network_is_gone(self, hub, download):
-        (folder_of(download(hub.url, "gpt2")) / WEIGHTS).unlink()
-        url = nowhere()
-        fails(download(url, "gpt2"), "without model.safetensors", f"the download from {url} failed")
 
 
 def test_an_n_gram_table_comes_with_its_model(hub, download):

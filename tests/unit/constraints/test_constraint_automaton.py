@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton
-from gpt2np.constraints.characters import END, ByteNodes, characters_of, complement
 from gpt2np.constraints.syntax import parse
 from gpt2np.errors import InvalidArgumentError
 
@@ -159,18 +158,3 @@ def test_too_many_states():
     with pytest.raises(InvalidArgumentError, match="too large, with"):
         for _ in range(100_000):
             state = automaton.after(state, rng.choice([b"a", b"b"]))
-
-
-def test_nodes_of_all_characters_are_few():
-    nodes = ByteNodes()
-    root = nodes.root(complement(()))
-    assert [(a, b) for a, b, _ in nodes.edges[root]] == [
-        *[(0x00, 0x7F), (0xC2, 0xDF), (0xE0, 0xE0), (0xE1, 0xEC), (0xED, 0xED), (0xEE, 0xEF)],
-        *[(0xF0, 0xF0), (0xF1, 0xF3), (0xF4, 0xF4)],  # the table of RFC 3629, section 4
-    ]
-    assert nodes.edges[END] == () and len(nodes.edges) < 12
-
-
-def test_complement_of_a_complement():
-    assert complement(complement(characters_of(r"\w"))) == characters_of(r"\w")
-    assert complement(characters_of(r"\w")) == characters_of(r"\W")

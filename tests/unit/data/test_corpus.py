@@ -150,6 +150,7 @@ class TestDamage:
             ),
             ("a.jsonl", b'{"text": 3}', "line 1: expected a string in"),
             ("a.jsonl", '{"text": "x"}'.encode("utf-16"), "line 1 is UTF-16 text, not UTF-8$"),
+            ("a.txt", "text".encode("utf-16"), r"a\.txt is UTF-16 text, not UTF-8; convert"),
             ("a.jsonl", b'["text"]', r"line 1: expected a JSON object, got \['text'\]"),
             ("a.jsonl", b'{"text": "\\ud800"}', "line 1: the field .* lone surrogate"),
         ],

@@ -145,13 +145,3 @@ def test_changes_are_named(lm, files, tmp_path, monkeypatch):
         score_corpus(lm, files, tmp_path / "o.jsonl", options)
     rows, _ = score(lm, files, tmp_path / "o.jsonl", options, force=True)
     assert rows[0]["characters"] == 5
-
-
-def test_a_damaged_file_ends_with_its_problem(tmp_path):
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n' * 9000)[:-9])
-    (tmp_path / "b.txt").write_bytes("text".encode("utf-16"))
-    *good, bad = read_documents(tmp_path / "a.jsonl.gz")
-    assert {document.text for document in good} <= {"a"} and bad.text == ""
-    assert "a.jsonl.gz: Compressed file ended" in bad.problem
-    [bad] = read_documents(tmp_path / "b.txt")
-    assert "is UTF-16 text, not UTF-8" in bad.problem

@@ -1,7 +1,6 @@
 """The parity kit: engines with mistakes are located and named; engines that round are right."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
-from gpt2np.parity import MISTAKES, Reference, check, check_texts, read_reference, read_tested
+from gpt2np.parity import MISTAKES, Reference, check, check_texts, read_tested
 from gpt2np.parity.check import round_to
 from gpt2np.parity.mistakes import FLOAT16_TABLE, run_with_mistakes
 
@@ -243,15 +242,6 @@ def add(array: Array, where: object, value: object) -> Array:
     changed = array.copy()
     changed[where] += value
     return changed
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
-def test_reference_arrays_are_in_a_file(tmp_path: Path) -> None:
-    """Reading a pipe might never end."""
-    os.mkfifo(tmp_path / "pipe")
-    for name, message in (("pipe", "pipe is not a file"), ("none", "cannot read .*none: No such")):
-        with pytest.raises(CheckpointError, match=f"(?i){message}"):
-            read_reference(tmp_path / name)
 
 
 @pytest.mark.parametrize("given", [["logits"], ["hidden_states"]])

@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers.parts import saves
 
-from gpt2np import GenerationOptions, GPT2NPError, InvalidArgumentError, load
+from gpt2np import GenerationOptions, InvalidArgumentError, load
 from gpt2np import prompts as job
 from gpt2np.data import resumable
 from gpt2np.data.resumable import JobCallbacks
@@ -129,24 +129,6 @@ def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch)
     _, _, found = run(lm, tmp_path, content, on_progress=on_progress)
     assert len(found) == 81 and len(found[0]) == 200
     assert 16 <= most <= 20
-
-
-def test_a_prompt_that_changes_while_the_job_runs(lm, tmp_path, monkeypatch):
-    run_lines, prompts = job.continue_lines, tmp_path / "p.jsonl"
-
-    def run_and_change(*arguments, **options):
-        yield from run_lines(*arguments, **options)
-        prompts.write_text(PROMPTS.replace("king 0", "fox 0"))
-
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(GPT2NPError, match=r"line 1 of .* has chang"),
-    ):
-        patch.setattr(job, "continue_lines", run_and_change)
-        run(lm, tmp_path, PROMPTS)
-    assert not (tmp_path / "o.jsonl").exists()
-    resumed, _, found = run(lm, tmp_path, PROMPTS)
-    assert resumed == [40] and len(found) == 40
 
 
 def test_options_of_a_line_replace_the_options_of_the_job(lm, tmp_path):

@@ -5,7 +5,6 @@ import dataclasses
 import gc
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -169,37 +168,6 @@ def test_a_cache_of_another_model_is_refused(model, change):
         model.forward([[1]], [KVCache(KVStore(config))])
     with pytest.raises(InvalidArgumentError, match="another model's"):
         model.forward([[1]], [KVCache(KVStore(CONFIG, np.float64))])
-
-
-def test_copies_made_by_several_threads(model):
-    """While a cache is copied, another thread may read its slot: the cache stays there."""
-    ids = np.random.default_rng(1).integers(0, 211, 70)
-    expected = model.forward([[*ids, 5]], logits_indices=[70])
-    prefixes, wrong = [], []
-
-    def copy_and_continue():
-        for prefix in prefixes:
-            meeting.wait(60)
-            place = prefix.place
-            logits = model.forward([[5]], [prefix.copy()])
-            if prefix.place != place or not np.allclose(logits, expected, atol=1e-3):
-                wrong.append(prefix)
-
-    for _ in range(20):
-        prefixes.append(model.new_cache())
-        model.forward([ids], prefixes[-1:])
-    meeting = threading.Barrier(4)
-    threads = [threading.Thread(target=copy_and_continue) for _ in range(4)]
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-    finally:
-        sys.setswitchinterval(before)
-    assert not wrong
 
 
 def test_threads_of_attention_depend_on_the_lengths_not_on_earlier_steps(model, monkeypatch):
