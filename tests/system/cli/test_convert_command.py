@@ -10,24 +10,20 @@ from helpers.command_line import run_here
 from helpers.patched_cli import SLOW_CONVERSION
 
 
-def run(*arguments, cwd=None):
-    return run_here(*arguments, folder=cwd)
-
-
 def test_a_converted_model_writes_the_same_text(tmp_path):
-    result = run("convert", "bundled", tmp_path / "b", "--dtype", "float32")
+    result = run_here("convert", "bundled", tmp_path / "b", "--dtype", "float32")
     assert (result.returncode, result.stdout) == (0, f"{tmp_path / 'b'}\n")
     assert result.stderr == ""
     prompt = ("generate", "The fox", "-n", "40", "--greedy", "--no-echo", "--model")
-    assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
+    assert run_here(*prompt, tmp_path / "b").stdout == run_here(*prompt, "bundled").stdout
 
 
 def test_what_belongs_to_a_model_is_copied(tmp_path, bundled):
     target = tmp_path / "b"
-    assert run("convert", "bundled", target).stdout == f"{target}\n"
+    assert run_here("convert", "bundled", target).stdout == f"{target}\n"
     for name in ("vocab.json", "merges.txt", "generation_config.json"):
         assert (target / name).read_bytes() == (bundled / name).read_bytes()
-    assert json.loads(run("info", target, "--json").stdout)["parameters"] == 5_918_720
+    assert json.loads(run_here("info", target, "--json").stdout)["parameters"] == 5_918_720
 
 
 def test_openais_names_of_the_vocabulary(tmp_path, bundled):
@@ -36,9 +32,9 @@ def test_openais_names_of_the_vocabulary(tmp_path, bundled):
     names = {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}
     for file in ("config.json", "model.safetensors", *names):
         (source / names.get(file, file)).write_bytes((bundled / file).read_bytes())
-    assert run("convert", source, tmp_path / "b").returncode == 0
+    assert run_here("convert", source, tmp_path / "b").returncode == 0
     prompt = ("generate", "The fox", "-n", "5", "--greedy", "--no-echo", "--model")
-    assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
+    assert run_here(*prompt, tmp_path / "b").stdout == run_here(*prompt, "bundled").stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -53,7 +49,7 @@ def test_an_interrupted_or_killed_run_leaves_no_folder_that_looks_complete(tmp_p
     assert b"Traceback" not in stderr and not (tmp_path / "b").exists()
     if number == signal.SIGINT:
         assert process.returncode == 130 and list(tmp_path.iterdir()) == []
-    assert run("convert", "bundled", tmp_path / "b").returncode == 0
+    assert run_here("convert", "bundled", tmp_path / "b").returncode == 0
     assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == ["b"]
 
 
@@ -64,7 +60,7 @@ def test_a_source_that_cannot_be_read_is_named(tmp_path, bundled):
         if file.is_file():
             (tmp_path / "a" / file.name).write_bytes(file.read_bytes())
     (tmp_path / "a" / "vocab.json").chmod(0)
-    result = run("convert", tmp_path / "a", tmp_path / "b")
+    result = run_here("convert", tmp_path / "a", tmp_path / "b")
     assert result.returncode == 1 and f"{tmp_path / 'a' / 'vocab.json'}" in result.stderr
     assert "cannot write" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -19,10 +19,6 @@ from gpt2np.kernels import matmul, packed_matrix
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import last_token_indices
 
-to_the_bit = pytest.mark.skipif(
-    not small_kernels(), reason="this machine's BLAS has no small-matrix kernels"
-)
-
 
 @pytest.fixture(
     scope="module",
@@ -47,7 +43,7 @@ def texts(model):
     return texts, [model.forward([text]) for text in texts]
 
 
-@to_the_bit
+@pytest.mark.skipif(not small_kernels(), reason="this machine's BLAS has no small-matrix kernels")
 class TestToTheBit:
     def test_one_token_at_a_time(self, model, texts):
         for text, expected in list(zip(*texts, strict=True))[::4]:

@@ -7,17 +7,12 @@ import pytest
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 
 
-@pytest.fixture
-def client(chat_client):
-    return chat_client
+def chat(chat_client, **body):
+    return chat_client.post("/v1/chat/completions", json={"messages": MESSAGES, **body})
 
 
-def chat(client, **body):
-    return client.post("/v1/chat/completions", json={"messages": MESSAGES, **body})
-
-
-def test_the_answer_continues_the_rendered_template(client, lm):
-    answer = chat(client, max_tokens=12, seed=3, return_token_ids=True).json()
+def test_the_answer_continues_the_rendered_template(chat_client, lm):
+    answer = chat(chat_client, max_tokens=12, seed=3, return_token_ids=True).json()
     text = (
         "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
         "<|im_start|>assistant\n"
@@ -30,17 +25,17 @@ def test_the_answer_continues_the_rendered_template(client, lm):
     assert answer["object"] == "chat.completion"
 
 
-def test_a_content_can_have_parts(client):
+def test_a_content_can_have_parts(chat_client):
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
     messages = [MESSAGES[0], {"role": "user", "content": parts}]
     answers = [
-        chat(client, max_tokens=12, seed=3, messages=m).json()["choices"]
+        chat(chat_client, max_tokens=12, seed=3, messages=m).json()["choices"]
         for m in (messages, MESSAGES)
     ]
     assert answers[0] == answers[1]
 
 
-def test_streams_join_to_the_answer(client):
+def test_streams_join_to_the_answer(chat_client):
     fields = {
         "max_tokens": 20,
         "seed": 3,
@@ -49,8 +44,8 @@ def test_streams_join_to_the_answer(client):
         "logprobs": True,
         "top_logprobs": 2,
     }
-    whole = chat(client, **fields).json()["choices"]
-    response = chat(client, **fields, stream=True)
+    whole = chat(chat_client, **fields).json()["choices"]
+    response = chat(chat_client, **fields, stream=True)
     *events, done = [line for line in response.text.splitlines() if line]
     assert done == "data: [DONE]"
     chunks = [json.loads(line.removeprefix("data: ")) for line in events]
@@ -67,13 +62,13 @@ def test_streams_join_to_the_answer(client):
             assert first == {name: token[name] for name in first}
 
 
-def test_a_model_without_template_names_the_other_endpoint(client):
-    response = chat(client, model="bundled")
+def test_a_model_without_template_names_the_other_endpoint(chat_client):
+    response = chat(chat_client, model="bundled")
     assert response.status_code == 400
     assert "/v1/completions" in response.json()["error"]["message"]
 
 
-def test_structured_outputs_of_the_openai_client(client):
+def test_structured_outputs_of_the_openai_client(chat_client):
     openai = pytest.importorskip("openai")
     pydantic = pytest.importorskip("pydantic")
 
@@ -82,8 +77,8 @@ def test_structured_outputs_of_the_openai_client(client):
         age: int | None
         colors: list[str]
 
-    chats = openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none").chat.completions
-    model = client.get("/v1/models").json()["data"][0]["id"]
+    chats = openai.OpenAI(base_url=f"{chat_client.base_url}/v1", api_key="none").chat.completions
+    model = chat_client.get("/v1/models").json()["data"][0]["id"]
     answer = chats.parse(
         model=model, messages=MESSAGES, response_format=Animal, max_tokens=60, seed=1
     )

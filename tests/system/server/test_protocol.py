@@ -121,11 +121,7 @@ TOOLS = [
 
 
 class TestChat:
-    @pytest.fixture
-    def client(self, chat_client):
-        return chat_client
-
-    def test_optional_parts(self, client):
+    def test_optional_parts(self, chat_client):
         messages = [
             {"role": "user", "content": "Hi"},
             {"role": "assistant", "content": None, "tool_calls": []},
@@ -134,30 +130,30 @@ class TestChat:
         tools = [{"type": "function", "function": {"name": "f"}}]
         fields = {"tools": tools, "tool_choice": "none", "logprobs": None}
         body = {"messages": messages, "max_tokens": 2, **fields}
-        assert client.post(CHAT, json=body).status_code == 200
+        assert chat_client.post(CHAT, json=body).status_code == 200
 
-    def test_messages_can_be_tokenized(self, client):
+    def test_messages_can_be_tokenized(self, chat_client):
         messages = [{"role": "user", "content": "Hi"}]
-        answer = client.post("/tokenize", json={"messages": messages}).json()
+        answer = chat_client.post("/tokenize", json={"messages": messages}).json()
         body = {"messages": messages, "max_tokens": 1, "return_token_ids": True}
-        assert answer["tokens"] == client.post(CHAT, json=body).json()["prompt_token_ids"]
+        assert answer["tokens"] == chat_client.post(CHAT, json=body).json()["prompt_token_ids"]
         body = {"messages": messages, "add_generation_prompt": False}
-        assert len(client.post("/tokenize", json=body).json()["tokens"]) < answer["count"]
+        assert len(chat_client.post("/tokenize", json=body).json()["tokens"]) < answer["count"]
 
     @pytest.mark.parametrize(
         ("tool_choice", "finish_reason"), [("required", "tool_calls"), (TOOLS[0], "stop")]
     )
-    def test_a_forced_function_is_called(self, client, tool_choice, finish_reason):
+    def test_a_forced_function_is_called(self, chat_client, tool_choice, finish_reason):
         messages = [{"role": "user", "content": "Hi"}]
         fields = {"tools": TOOLS, "tool_choice": tool_choice, "max_tokens": 20, "seed": 1}
         body = {"messages": messages, **fields}
-        [choice] = client.post(CHAT, json=body).json()["choices"]
+        [choice] = chat_client.post(CHAT, json=body).json()["choices"]
         [call] = choice["message"]["tool_calls"]
         assert choice["message"]["content"] is None
         assert choice["finish_reason"] == finish_reason
         assert call["type"] == "function" and call["function"]["name"] == "add"
         assert json.loads(call["function"]["arguments"])["a"] in (1, 2, 30)
-        lines = client.post(CHAT, json={**body, "stream": True}).text.split("\n\n")[:-2]
+        lines = chat_client.post(CHAT, json={**body, "stream": True}).text.split("\n\n")[:-2]
         chunks = [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines]
         calls = [c for chunk in chunks for c in chunk["delta"].get("tool_calls", [])]
         assert calls[0]["function"] == {"name": "add", "arguments": ""}

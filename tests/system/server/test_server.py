@@ -285,13 +285,13 @@ class TestQueueAndCancellation:
             complete(client, prompt="The fox", seed=1)
 
     def test_a_request_that_takes_too_long_ends(self, tmp_path):
-        arguments = ("--model", "bundled", "--timeout", "0.1")
+        arguments = ("--model", "bundled", "--timeout", "0.3")
         with server_and_client(tmp_path, *arguments) as (_, client):
-            response = client.post("/v1/completions", json={**LONG, "n": 8})
+            response = client.post("/v1/completions", json={**LONG, "n": 16})
             assert response.status_code == 504
-            assert "0.1 seconds" in response.json()["error"]["message"]
-            *_, last = read_events(client, **LONG, n=8)
-            assert "0.1 seconds" in last["error"]["message"]
+            assert "0.3 seconds" in response.json()["error"]["message"]
+            *_, last = read_events(client, **LONG, n=16)
+            assert "0.3 seconds" in last["error"]["message"]
 
     def test_metrics_add_up_to_the_usage_of_all_kinds_of_requests(self, client):
         kinds = [
@@ -325,7 +325,10 @@ def test_requests_while_the_models_processes_are_killed(tmp_path, lm):
             requests = [pool.submit(read_events, client, **fields) for _ in range(2)]
             requests += [pool.submit(client.post, "/v1/completions", json=fields)]
             wait_until(lambda: metric(client, "num_requests_running") == 12)
-            kill_worker_processes(server)
+            pids = children(server.process.pid)
+            assert pids or max_processes() == 1  # one process computes here
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
             *streams, response = [request.result(30) for request in requests]
         for events in streams:
             assert "error" in events[-1] or events[-1]["choices"][0]["finish_reason"]
@@ -335,13 +338,6 @@ def test_requests_while_the_models_processes_are_killed(tmp_path, lm):
 
 def texts(client):
     return [c["text"] for c in complete(client, prompt="The fox", seed=1)["choices"]]
-
-
-def kill_worker_processes(server):
-    pids = children(server.process.pid)
-    assert pids or max_processes() == 1  # one process computes here
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
 
 
 class TestSeveralModels:

@@ -13,11 +13,6 @@ TOOLS = [{"type": "function", "function": FUNCTION}]
 WRONG_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "x"}}}
 
 
-@pytest.fixture
-def client(chat_client):
-    return chat_client
-
-
 OF_COMPLETIONS = [  # a body, and words of the error
     ({"prompt": 5}, "prompt"),
     ({"prompt": []}, "prompt is an empty list"),
@@ -106,8 +101,9 @@ OF_TOKENIZE = [
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_a_wrong_field_is_named(client, path, body, words):
-    response = client.post(path, content=json.dumps(body), headers=JSON)  # ASCII, for surrogates
+def test_a_wrong_field_is_named(chat_client, path, body, words):
+    content = json.dumps(body)  # ASCII, for surrogates
+    response = chat_client.post(path, content=content, headers=JSON)
     assert response.status_code == (404 if "model" in body else 400), response.text
     assert len(response.content) < 1000
     error = response.json()["error"]
@@ -133,22 +129,22 @@ def test_a_wrong_field_is_named(client, path, body, words):
     ],
     ids=lambda content: content[:20],
 )
-def test_malformed_bodies(client, content):
-    response = client.post(COMPLETIONS, content=content, headers=JSON)
+def test_malformed_bodies(chat_client, content):
+    response = chat_client.post(COMPLETIONS, content=content, headers=JSON)
     assert response.status_code == 400
     assert response.elapsed.total_seconds() < 5  # not a list of all that is wrong
     assert len(response.content) < 1000
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_a_byte_order_mark_is_skipped(client):
+def test_a_byte_order_mark_is_skipped(chat_client):
     body = b'\xef\xbb\xbf{"prompt": "a", "max_tokens": 1}'
-    assert client.post(COMPLETIONS, content=body, headers=JSON).status_code == 200
+    assert chat_client.post(COMPLETIONS, content=body, headers=JSON).status_code == 200
 
 
-def test_large_bodies_are_refused(client):
+def test_large_bodies_are_refused(chat_client):
     body = b'{"prompt": "' + b"a" * 20_000_000 + b'"}'
     for content in (body, iter([body])):  # the second is sent in chunks
-        response = client.post(COMPLETIONS, content=content, headers=JSON)
+        response = chat_client.post(COMPLETIONS, content=content, headers=JSON)
         assert response.status_code == 413
         assert "4,194,304" in response.json()["error"]["message"]

@@ -31,11 +31,6 @@ def write(path, content):
     return path
 
 
-@pytest.fixture
-def small_reads(monkeypatch):
-    monkeypatch.setattr(corpus, "_READ_SIZE", 5)
-
-
 class TestFindFiles:
     def test_capitals_in_a_suffix_are_no_other_kind(self, tmp_path):
         line = write(tmp_path / "A.JSONL", '{"text": "one"}\n')
@@ -155,7 +150,8 @@ class TestDamage:
             ("a.jsonl", b'{"text": "\\ud800"}', "line 1: the field .* lone surrogate"),
         ],
     )
-    def test_is_named(self, tmp_path, small_reads, name, content, message):
+    def test_is_named(self, tmp_path, monkeypatch, name, content, message):
+        monkeypatch.setattr(corpus, "_READ_SIZE", 5)
         files = [write(tmp_path / name, content), write(tmp_path / "z.txt", "next document")]
         with pytest.raises(UnreadableFileError, match=message):
             list(read_corpus_texts(files))

@@ -43,11 +43,8 @@ class TestLooking:
         first = trace(model, ids)
         for array in first.values():
             array[...] = 7
-        np.testing.assert_array_equal(trace(model, ids)["embed"], model_embedding(model, ids))
-
-
-def model_embedding(model, ids):
-    return model.weights["wte.weight"][ids] + model.weights["wpe.weight"][: len(ids)]
+        embedding = model.weights["wte.weight"][ids] + model.weights["wpe.weight"][: len(ids)]
+        np.testing.assert_array_equal(trace(model, ids)["embed"], embedding)
 
 
 class TestContent:
