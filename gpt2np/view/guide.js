@@ -1,5 +1,6 @@
 // The guide: plays the passes, the first one with stops, and has the buttons below the picture.
 
+import { STRETCHED } from "./draw.js";
 import { button, element } from "./view.js";
 
 /** Seconds of a phase: the middle blocks run quicker than the first. */
@@ -9,13 +10,13 @@ const secondsOf = ({ kind, layer }, { n_layer }) =>
     attention: layer ? 4.4 / (2 * n_layer) : 0.9,
     mlp: layer ? 3.2 / (2 * n_layer) : 0.6,
     answer: 0.8,
-    draw: 1.2,
+    draw: 2,
   })[kind];
 
-/** The moments at which the guide waits: the end of each phase; it skips those of blocks 1, 2, … */
+/** The moments at which the guide waits: ends of phases, not those of blocks 1, 2, …; in the draw. */
 function stopsOf(phases) {
   const n = phases.length;
-  return [...new Set([1, 2, 3, n - 2, n - 1, n])];
+  return [...new Set([1, 2, 3, n - 2, n - 1, n - 1 + STRETCHED, n])];
 }
 
 /** Play the passes in the picture of `host`; `onRun()` takes the focus of a button that goes. */

@@ -148,7 +148,8 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     view.named = view.pointed ?? (look ? { ...look, part: `${phase.layer},${look.head}` } : null);
     if (!zoom.isInside) zoom.draw();
     range.value = String(moment);
-    const now = `${at} ${chosen} ${moment > 0} ${checkpoint()}`;
+    const f = clamp(moment - at);
+    const now = `${at} ${chosen} ${moment > 0} ${checkpoint()} ${draw?.part(f)}`;
     if (now !== said) {
       said = now;
       if (!zoom.isInside) caption.replaceChildren(...words(phase));
@@ -157,10 +158,8 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       for (const each of blocks.children)
         each.classList.toggle("now", Number(each.dataset.layer) === phase.layer);
     }
-    const grown = phase.kind === "answer" ? clamp(moment - at).toFixed(3) : "1";
-    bars.style.setProperty("--grow", grown);
-    const drawn = phase.kind === "draw" ? clamp(moment - at) : null;
-    draw?.render(drawn);
+    answer.style.setProperty("--grow", phase.kind === "answer" ? f.toFixed(3) : "1");
+    draw?.render(phase.kind === "draw" ? f : null);
     root.dataset.moment = moment.toFixed(3);
   }
 
@@ -168,7 +167,8 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     if (shown.says && !moment && (shown.isOpen || guide?.stops)) return shown.says;
     if (guide?.isWriting && !guide.stops)
       return ["The same again for each new token, faster and faster."];
-    if (phase.kind === "draw" && chosen === pass.count - 1) return draw.says(pass, shown);
+    if (phase.kind === "draw" && chosen === pass.count - 1)
+      return draw.says(pass, shown, clamp(moment - phases.length + 1));
     return sentence(pass, phase, chosen, guide?.stops);
   }
 
@@ -183,10 +183,10 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const isLast = chosen === pass.count - 1;
     const isDue = kind === "answer" || kind === "draw";
     if (isDue && isLast) {
-      return pass.next.map(({ id, logprob, sampled }) => {
-        const p = Math.exp(logprob);
-        if (shown.was) return { id, p, before: shown.was.get(id) ?? p };
-        return kind === "draw" ? { id, p: sampled, before: p } : { id, p, before: p };
+      const shareOf = ({ logprob, sampled }) => (kind === "draw" ? sampled : Math.exp(logprob));
+      return pass.next.map((row) => {
+        const before = shown.was ? shareOf(shown.was.get(row.id) ?? row) : Math.exp(row.logprob);
+        return { id: row.id, p: shareOf(row), before };
       });
     }
     if (guide?.stops || shown.isOpen || checkpoint() === null) return null;
@@ -227,8 +227,9 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       ...listed.map((row) => {
         const { id, p, before } = row;
         const isChanged = before !== null && Math.abs(before - p) >= 5e-4;
-        const old = isChanged ? [element("span", { class: "soft" }, `${percent(before)} → `)] : [];
-        const share = element("span", {}, ...old, dataElement(p, p ? percent(p) : "cut off"));
+        const shareOf = (each) => (each ? percent(each) : "cut off");
+        const old = isChanged ? [element("span", { class: "soft" }, `${shareOf(before)} → `)] : [];
+        const share = element("span", {}, ...old, dataElement(p, shareOf(p)));
         const isOwn = row === followed && kind === "draw";
         return element("li", { "data-id": id, class: isOwn && "own", p }, nameOf(id), share);
       }),
@@ -394,7 +395,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       pass = readPass(described);
       const drawn = described.draw?.id === token ? described.draw.number : null;
       shown = { picks: true, ...options, token, isOpen, drawn };
-      shown.was = was && new Map(was.map(({ id, logprob }) => [id, Math.exp(logprob)]));
+      shown.was = was && new Map(was.map((row) => [row.id, row]));
       phases = phasesOf(pass, Boolean(draw));
       view.off = new Set(off);
       view.pointed = null;

@@ -57,6 +57,8 @@ export function setBusy(controller) {
 
 // ---- the text
 
+const shownText = ({ text, isLast }) => (text === "·" && !isLast ? "" : visible(text));
+
 function pieceElement(node, index) {
   const { id, text } = node;
   const more = { role: "button", tabindex: -1, "data-index": index };
@@ -72,7 +74,7 @@ function pieceElement(node, index) {
       ...{ ...more, class: kinds.filter(Boolean).join(" "), "data-id": id, "data-p": p },
       ...{ "aria-label": label, title: label, p: p ?? 0 },
     },
-    text === "·" && !node.isLast ? "" : visible(text),
+    shownText(node),
     ...(text.endsWith("\n") ? [element("br")] : []),
   );
 }
@@ -154,8 +156,7 @@ export function renderStory() {
   if (state.intact) {
     const before = nodesOf(state.intact, lost);
     showList($("intact"), before, keyOf, (node) => {
-      const text = node.text === "·" && !node.isLast ? "" : visible(node.text);
-      return element("span", { class: node.isChanged ? "changed" : "" }, text);
+      return element("span", { class: node.isChanged ? "changed" : "" }, shownText(node));
     });
   }
   if (state.off.size) {
@@ -205,7 +206,7 @@ export async function pin(index) {
 /** What the settings do before the draw. */
 function drawTitle() {
   const { temperature } = readSettings();
-  if (state.off.size) return "With the gray parts off: before → now";
+  if (state.off.size) return "Without these parts: before → now";
   if (!temperature) return "The likeliest one is taken";
   if (temperature > 1) return "Unlikely ones get more: before → after";
   if (temperature < 1) return "Likely ones get more: before → after";

@@ -24,6 +24,8 @@ from gpt2np import trace
 from gpt2np.interp import scale, zero_head
 from gpt2np.model.ops import softmax
 
+WIDTHS = "all => all.map(each => [+each.dataset.id, parseFloat(each.style.width) / 100])"
+
 
 class TestSwitchedOff:
     """A part that is switched off changes the text: it is written again with the same seed."""
@@ -71,6 +73,10 @@ class TestSwitchedOff:
                 assert "→" in text, text
         likeliest = int(lm.model.forward([context])[-1].argmax())
         assert likeliest in rows  # what it was before stays in sight
+        set_moment(tab, 15)
+        rows = cells(tab, ".machine-bars li")
+        widths = dict(tab.eval_on_selector_all(".segments span", WIDTHS))
+        assert [widths[i] for i, _ in rows] == pytest.approx([p for _, p in rows], abs=1e-5)
         assert tab.locator(f'.cell[data-part="{part}"][aria-pressed=true]').count() == 1
         tab.click("#parts-on")
         tab.wait_for_selector("#story-name", state="hidden")
