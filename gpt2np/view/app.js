@@ -29,11 +29,8 @@ startParts();
 startShare();
 $("tables").append(machine.tables);
 
-// ---- settings
-
 let settled = null; // the settings have changed: a timer
 
-/** Show the pass with other settings. */
 function showAgain() {
   if (state.pinned !== null) pin(Math.min(state.pinned, allIds().length));
   else if (!state.running) showPrompt();
@@ -48,8 +45,6 @@ for (const name of SETTINGS) {
     if (name in sampling()) settled = setTimeout(showAgain, 150);
   });
 }
-
-// ---- what opens below
 
 for (const name of ["off", "teach", "more"]) {
   const opener = $(`${name}-button`);
@@ -89,8 +84,6 @@ const forget = createTeach($("teach"), {
   },
 });
 startPrompt(forget);
-
-// ---- start
 
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();

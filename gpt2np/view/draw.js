@@ -2,7 +2,8 @@
 // on it.
 
 import { nextChipOf } from "./numbers.js";
-import { clamp, dataElement, ease, element, shareElement, withSpaces } from "./view.js";
+import { arcsOf } from "./stage.js";
+import { clamp, dataElement, ease, element, percent, shareElement, withSpaces } from "./view.js";
 
 // of the phase: until then temperature and filters stretch and cut the ruler
 export const STRETCHED = 0.5;
@@ -18,7 +19,6 @@ function shareAt({ start, from, logprob, sampled }, f) {
 /** Which of the three parts of the draw `f` is in: stretched, falling, fallen. */
 const part = (f) => (f <= STRETCHED ? 0 : f < FALLEN ? 1 : 2);
 
-/** What the draw has done at `f`, in a sentence. */
 function says(pass, { token, drawn, was, title }, f) {
   if (token === null) return ["A random number picks one of these."];
   const own = pass.next.find(({ id }) => id === token);
@@ -36,6 +36,26 @@ function says(pass, { token, drawn, was, title }, f) {
     ? ["The same number, ", number, ", now picks "]
     : ["Chance picks a number from 0 to 1: ", number, " hits "];
   return part(f) < 2 ? [...now, "…"] : [...now, chip, "."];
+}
+
+/** Point in the picture to what the sentence is about: an arc, or the row that makes the answer. */
+function point(context, pass, place, colors, moment, { named, line }) {
+  const { left, stop, strip, pitch, width, height } = place;
+  const [layer, head] = named ? named.part.split(",").map(Number) : [];
+  const arcs = moment === 2 && named ? arcsOf(pass, place, layer, head, line) : [];
+  const arc = arcs.find(({ key }) => key === named.key);
+  if (arc) {
+    const [[, y], , , end] = arc.points;
+    const text = /** @type {const} */ ([percent(arc.weight), end[0] + 4, (y + end[1]) / 2]);
+    Object.assign(context, { font: colors.font, lineWidth: 5, textBaseline: "middle" });
+    Object.assign(context, { strokeStyle: colors.paper, fillStyle: colors.ink });
+    for (const draw of ["strokeText", "fillText"]) context[draw](...text);
+  }
+  context.fillStyle = colors.paper;
+  context.globalAlpha = 0.75 * clamp(moment - 1 - 2 * pass.n_layer);
+  context.fillRect(0, 0, left(pass.n_layer - 1), height);
+  context.fillRect(stop(pass.n_layer) - strip, 0, width, place.y(pass.count - 1) - pitch / 2);
+  context.globalAlpha = 1;
 }
 
 export function createDraw() {
@@ -63,7 +83,6 @@ export function createDraw() {
     marker.classList.toggle("far", at > 0.5);
   }
 
-  /** Show the moment `f` of the draw, from 0 to 1; null before it. */
   function render(f) {
     const g = f === null ? 0 : ease(f / STRETCHED);
     root.parentElement.classList.toggle("fallen", f >= FALLEN);
@@ -83,5 +102,5 @@ export function createDraw() {
     marker.style.transform = `translateY(${((fallen - 1) * FALL).toFixed(1)}px)`;
   }
 
-  return { root, show, render, says, part };
+  return { root, show, render, says, part, point };
 }

@@ -54,20 +54,17 @@ export function createGuide(host, onRun) {
     host.refresh();
   }
 
-  /** Play the pass again. */
   function start() {
     host.leave();
     if (isAtEnd()) host.moment = 0;
     run(end());
   }
 
-  /** Let the guide go on to its next stop, or the pass to its end. */
   function go() {
     host.leave();
     run(stops?.find((stop) => stop > host.moment) ?? end());
   }
 
-  /** Play up to a moment; with reduced motion, show it. */
   function run(to) {
     cancelAnimationFrame(frame);
     let before = performance.now();
@@ -145,7 +142,6 @@ export function createGuide(host, onRun) {
     get isWriting() {
       return isWriting;
     },
-    /** Whether a text is being written, of which the passes are shown. */
     set isWriting(is) {
       isWriting = is;
       update();

@@ -67,7 +67,10 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     },
     model: {
       items: [],
-      paint: (context) => drawStage(context, pass, strips, place, colors, moment, view),
+      paint(context) {
+        drawStage(context, pass, strips, place, colors, moment, view);
+        if (view.isGuided) draw.point(context, pass, place, colors, moment, view);
+      },
       at: (x, y) =>
         place &&
         modelAt(
@@ -110,8 +113,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     render();
   }
 
-  // ---- time
-
   const guide = createGuide?.({
     ...{ root, range },
     get moment() {
@@ -135,7 +136,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     refresh();
     guide?.update();
   });
-  // ---- what is on the page
 
   let said = "";
 
@@ -146,6 +146,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const isNamed = phase.kind === "attention" && !(guide?.stops && phase.layer) && !isAtEnd();
     const look = isNamed && pass.strongestLook(phase.layer, view.line);
     view.named = view.pointed ?? (look ? { ...look, part: `${phase.layer},${look.head}` } : null);
+    view.isGuided = Boolean(guide?.stops);
     if (!zoom.isInside) zoom.draw();
     range.value = String(moment);
     const f = clamp(moment - at);
@@ -237,8 +238,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     if (guide?.stops && rows) answer.scrollIntoView({ block: "nearest" });
   }
 
-  // ---- building for a pass
-
   function build() {
     const made = (layer) =>
       button(
@@ -313,7 +312,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       each.setAttribute("aria-selected", String(Number(each.dataset.line) === line));
     zoom.refresh();
   }
-  /** Go into the embedding of a line's token. */
   function openToken(line) {
     if (line === null) return;
     choose(line);
@@ -343,6 +341,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       isDark: matchMedia("(prefers-color-scheme: dark)").matches,
       ...Object.fromEntries(names.map((name) => [name, of(`--${name}`)])),
       paper: of("--raised"),
+      font: getComputedStyle(answerTitle).font,
       plus: triple("--blue-rgb"),
       minus: triple("--orange-rgb"),
     };
@@ -359,6 +358,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     setLetters(rem / 16);
     place = layOut(pass, width, height, bottom, (24 / 17) * size);
+    stage.style.setProperty("--pitch", `${place.pitch}px`);
     [...blocks.children].forEach((each, layer) => {
       each.textContent = String(layer);
       each.style.left = `${place.left(layer)}px`;

@@ -22,13 +22,11 @@ function markCells() {
   $("parts-on").disabled = !state.off.size;
 }
 
-/** Show the parts of the model. */
 export function renderParts() {
   if ($("parts").dataset.model !== state.model.id) build();
   markCells();
 }
 
-/** Build the table: a row of squares for each block. */
 function build() {
   const { n_layer, n_head, id } = state.model;
   const parts = [...Array.from({ length: n_head }, (_, head) => String(head)), "mlp"];

@@ -6,7 +6,6 @@ import { button, shareElement } from "./view.js";
 
 const STEPS = Array.from({ length: 13 }, (_, i) => i / 12);
 
-/** How far a point is from a curve. */
 function distance(points, x, y) {
   const at = (f) => {
     const [a, b, c] = [0, 1, 2].map((i) => between(points[i], points[i + 1], f));

@@ -55,7 +55,6 @@ export async function usePrompt() {
   return true;
 }
 
-/** Show the prompt as a text to be typed. */
 function editPrompt() {
   $("write-form").dataset.mode = "prompt";
   for (const id of ["story", "intact", "intact-name", "story-name", "retry", "edit"])

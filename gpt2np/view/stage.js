@@ -289,7 +289,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     }
 
     function draw({ weight, points }, isLooked, isNamed, isOff) {
-      const pale = isNow ? 0.04 + 0.1 * weight : 0;
+      const pale = isNow && !view.isGuided ? 0.04 + 0.1 * weight : 0.02;
       const plain = (0.35 + 0.6 * weight) * (isNow ? 1 : 0.75);
       const own = isOff ? 0.9 : isNamed === null ? plain : isNamed ? 1 : 0.15 + 0.2 * weight;
       context.globalAlpha = Math.min(1, (isLooked ? own : pale) * (colors.isDark ? 1.4 : 1));

@@ -19,8 +19,6 @@ export const state = /** @type {any} */ ({
   off: new Set(),
 });
 
-// ---- settings
-
 /** The number of an input: whole if the input counts, and the nearest in range. */
 function inRange({ min, max, step, value }) {
   const number = step === "1" ? Math.round(Number(value)) : Number(value);
@@ -30,7 +28,6 @@ function inRange({ min, max, step, value }) {
 export const readSettings = () =>
   /** @type {any} */ (Object.fromEntries(SETTINGS.map((name) => [name, inRange($(name))])));
 
-/** Give an input the nearest number that it can have. */
 export function correctSetting(input) {
   input.value = inRange(input);
 }
@@ -42,14 +39,11 @@ export function showSettings() {
   $("top_p-value").value = top_p === 1 ? "off" : top_p.toFixed(2);
 }
 
-/** The fields of a request that say how tokens are picked. */
 export const sampling = ({ temperature, top_k, top_p } = readSettings()) => ({
   temperature,
   top_k,
   top_p,
 });
-
-// ---- tokens
 
 /** A token's text after the tokens `before`, which may have begun a character. */
 const tokenText = (id, before = []) =>
@@ -92,7 +86,6 @@ export function partName(key) {
   return `head ${part} of block ${layer}`;
 }
 
-/** The interventions of a request that switch parts off. */
 const interventions = (off = state.off) =>
   [...off].map((key) => {
     const [layer, part] = key.split(",");
@@ -106,8 +99,6 @@ export const changes = (off = state.off) => (off.size ? { interventions: interve
 
 /** The parts that are off, as a node of the tree keeps them. */
 export const offKey = () => [...state.off].sort().join(" ");
-
-// ---- requests
 
 /** The draw of the token at `index`, if the text knows it: a seed, and the tokens drawn before. */
 function drawOf(index) {

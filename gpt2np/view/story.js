@@ -29,8 +29,6 @@ const SECONDS = [5, 2, 1.2, 0.7, 0.4]; // of the pass of each of the first token
 const LEAST_SECONDS = 0.04; // of each later token, which the picture follows if it can
 let guides = true; // whether the next first token is shown with stops
 
-// ---- what is said
-
 export function setStatus(text, isWrong = false) {
   $("status").textContent = text;
   $("status").classList.toggle("wrong", isWrong);
@@ -54,8 +52,6 @@ export function setBusy(controller) {
   $("prompt").hidden = hasText || Boolean(controller);
   machine.guide.isWriting = Boolean(controller);
 }
-
-// ---- the text
 
 const shownText = ({ text, isLast }) => (text === "·" && !isLast ? "" : visible(text));
 
@@ -252,7 +248,6 @@ export async function showPass(context, token, options = {}) {
   return described;
 }
 
-/** Show the text that ends with a node, and the pass at the token `index` (default: the next). */
 export async function goTo(node, index) {
   Object.assign(state, { current: node, pinned: null });
   setBusy(null);
@@ -260,8 +255,6 @@ export async function goTo(node, index) {
   renderBranches();
   await pin(index ?? allIds().length);
 }
-
-// ---- the loop
 
 const wait = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 
@@ -297,7 +290,6 @@ function readAhead(chunks) {
   };
 }
 
-/** Add a token to the text that is shown. */
 function writeToken(token, draw) {
   const drawn = { ...token, off: offKey(), draw: [draw.seed, draw.n_drawn] };
   state.current = state.tree.add(state.current, drawn);
@@ -393,7 +385,6 @@ let written = null; // the promise of the latest text
 /** Write as `writeText`, unless a text is being written. */
 export const write = (...args) => (state.running ? null : (written = writeText(...args)));
 
-/** End the text that is being written. */
 export async function stop() {
   state.running?.abort();
   await Promise.allSettled([written]);
@@ -402,7 +393,6 @@ export async function stop() {
 /** The seed of a text that goes on after `depth` tokens: other random numbers than before. */
 const seedAt = (depth) => (readSettings().seed + depth) % 2 ** 32;
 
-/** Write on after a node, or from the prompt. */
 async function writeOn(node = null) {
   if (state.running || !(await usePrompt())) return;
   const start = node ?? ($("prompt").hidden ? state.current : state.tree.root);
@@ -423,7 +413,6 @@ export async function choose(index, { id, logprob }) {
   else await write(node, readSettings().max_tokens, seedAt(pathTo(node).length), true);
 }
 
-/** Write the text again without the parts that are off, beside the text with all parts. */
 export async function writeAgain() {
   await stop();
   if (!(await usePrompt())) return;
@@ -453,7 +442,6 @@ export async function writeAgain() {
   await second;
 }
 
-/** Write another text from where the last one began. */
 async function retry() {
   if (!readSettings().temperature)
     return setStatus("At temperature 0 another try gives the same text. Raise it under More.");

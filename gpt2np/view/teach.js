@@ -31,7 +31,6 @@ export function copied(text, page) {
   return { count: most, marks };
 }
 
-/** Say what the texts before and after show about memory. */
 function judge(before, after) {
   const was = before.count >= LEAST_RUN ? ` Before, it repeated ${before.count}.` : "";
   const words = `${counted(after.count, "word")} of your page`;
@@ -66,7 +65,6 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
     if (root.dataset.phase === "learning") noticeSays.textContent = `Teaching: ${words}`;
   }
 
-  /** Show the buttons of a phase: "" before a lesson, "learning", or "taught". */
   function enter(phase) {
     root.dataset.phase = phase;
     run.disabled = phase === "learning";
@@ -158,7 +156,6 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
     }
   }
 
-  /** Teach the page of the form, and say how it ends. */
   async function learn() {
     controller = new AbortController();
     name = "";
@@ -171,14 +168,12 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
     try {
       await teach(text.value, controller.signal);
     } catch (error) {
-      if (error.name === "AbortError") {
-        const isNew = name === "";
-        return say(
-          isNew ? "Nothing was learned." : "It has forgotten the page: the old model is back.",
-        );
-      }
       texts.replaceChildren();
       figure.hidden = true;
+      if (error.name === "AbortError")
+        return say(
+          name ? "It has forgotten the page: the old model is back." : "Nothing was learned.",
+        );
       if (error instanceof ConnectionLost)
         say("The connection is lost, so the page is forgotten.", true);
       else if (error instanceof ServerError) say(error.message, true);

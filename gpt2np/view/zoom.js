@@ -121,7 +121,6 @@ export function createZoom(host) {
   const firstItem = () =>
     layer.querySelector("button.current") ?? layer.querySelector("button") ?? picture;
 
-  /** Show another path. */
   async function enter(next) {
     if (next.length && !host.mayEnter()) return;
     const mine = ++loads;
@@ -160,8 +159,6 @@ export function createZoom(host) {
     if (path.length) enter(path.slice(0, -1));
   }
 
-  // ---- the picture
-
   function draw() {
     const context = canvas.getContext("2d");
     const { width, height } = host.context();
@@ -171,8 +168,6 @@ export function createZoom(host) {
     context.clearRect(0, 0, width, height);
     scene.paint(context);
   }
-
-  // ---- pointer and keys
 
   const at = (event) => {
     const { left, top } = canvas.parentElement.getBoundingClientRect();
@@ -222,7 +217,6 @@ export function createZoom(host) {
   return {
     draw,
     sheet,
-    /** Go into a level with the levels above it. */
     open: (level) => enter(pathOf(level)),
     /** Leave for the model at once, without a picture in between. */
     leave() {
@@ -234,7 +228,6 @@ export function createZoom(host) {
         host.onChange();
       }
     },
-    /** Show the same place again, for another line, size or pass. */
     async refresh(isNew = false) {
       if (isNew) await enter(path);
       else show();

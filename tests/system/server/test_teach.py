@@ -313,6 +313,8 @@ class TestPage:
         tab.click(".taught button")
         tab.locator(".taught").wait_for(state="hidden")
         assert tab.evaluate("document.activeElement.id") == "generate"
+        assert tab.is_hidden("#teach figure") and not tab.locator("#teach dd").count()
+        assert tab.is_hidden("#glow-says")  # it was about the old text
         wait_until(lambda: write(client, name)[0] == 404)
         with tab.expect_request("**/v1/completions") as asked:
             tab.click("#generate")
