@@ -21,6 +21,16 @@ VISIBLE = """selector => [...document.querySelectorAll(selector)].filter(each =>
     return each.checkVisibility({ visibilityProperty: true })
         && width > 2 && top < innerHeight && bottom > 0 && left < innerWidth && left > -width;
 })"""
+# The most that blue and red differ in the left half of the picture.
+STRONGEST = """canvas => {
+    const { width, height } = canvas;
+    const copy = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+    copy.drawImage(canvas, 0, 0);
+    const { data } = copy.getImageData(0, 0, width / 2, height);
+    let most = 0;
+    for (let i = 0; i < data.length; i += 4) most = Math.max(most, Math.abs(data[i] - data[i + 2]));
+    return most;
+}"""
 CONTROLS = "button, input, select, textarea, summary, a, [role=listbox], [role=button]"
 
 
@@ -43,7 +53,7 @@ class TestGuide:
         tab.click("#generate")
         tab.wait_for_selector("#machine[data-mode=guide]")
         assert tab.locator("button.primary:visible").all_inner_texts() == ["Next ▸"]
-        said = []
+        said, strongest = [], []
         for moment in ("1.000", "2.000", "3.000", "13.000", "14.000", "14.500", "15.000"):
             tab.wait_for_selector(f"#machine[data-moment='{moment}']")
             said.append(tab.inner_text(".machine-caption"))
@@ -54,9 +64,11 @@ class TestGuide:
             assert tab.locator("#story .piece:not(.given):not(.next)").count() == (
                 1 if moment == "15.000" else 0
             )
+            strongest.append(tab.eval_on_selector(".machine-canvas", STRONGEST))
             tab.click(".forth")
         tab.wait_for_selector("#machine[data-moment='0.000'] [data-line='5']")
         said.append(tab.inner_text(".machine-caption"))
+        assert strongest[4] < 0.6 * strongest[3]  # pale, so that the last row stands out
         assert "→" in said[5] and " hits " in said[6]
         assert "joins the rows" in said[-1]  # and waits, before it is read in its turn
         tab.wait_for_timeout(300)

@@ -163,6 +163,8 @@ class TestSwitchedOff:
         assert tab.inner_text("#story-name").startswith("Without head 2 of block 2 · marked")
         for selector in ("#intact", "#story", *([".machine-canvas"] if width > 400 else [])):
             assert in_sight(tab, selector), selector
+        for text in ("#intact", "#story"):
+            assert tab.eval_on_selector(text, "t => t.scrollHeight <= t.clientHeight + 1"), text
         tab.mouse.click(x, y)
         tab.wait_for_selector("#story-name", state="hidden")
         assert tab.locator(".cell[aria-pressed=true]").count() == 0
