@@ -17,6 +17,7 @@ from gpt2np.checkpoint.safetensors_file import DTYPES, TensorInfo, read_chunks, 
 from gpt2np.data.files import atomic_folder, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.hub.model_files import COMPANIONS, WEIGHTS_FILE
+from gpt2np.hub.repository import BUNDLED, FULL_NAMES
 from gpt2np.limits import limits
 
 _NOT_COPIED = {*ALIASES, "add_cross_attention", "quantization_config", "torch_dtype"}
@@ -100,6 +101,11 @@ def check_new_folder(target: Path) -> None:
     """Raise InvalidArgumentError if `target` is not the name of a new or an empty folder."""
     if target in (Path(), Path("-")):
         raise InvalidArgumentError(f"{str(target)!r} is no name of a folder; name a new folder")
+    if str(target) in (BUNDLED, *FULL_NAMES, *FULL_NAMES.values()):
+        raise InvalidArgumentError(
+            f"{target} is the name of a model, in whose place the folder would be loaded; choose "
+            "another name"
+        )
     resolved = target.resolve()
     is_empty_folder = resolved.is_dir() and not any(resolved.iterdir())
     if target.is_symlink() or (resolved.exists() and not is_empty_folder):

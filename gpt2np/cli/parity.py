@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = record.add_argument
     add("reference", type=Path, metavar="REFERENCE", help="File to write: .safetensors")
     prompt = "Prompt to use; the first is named prompt0, the second prompt1, … (may be given "
-    prompt += "several times; default: the built-in short, token, unicode, repeated and full)"
+    prompt += "several times; default: the prompts named short, token, unicode, repeated and full)"
     add("--prompt", action="append", metavar="TEXT", help=prompt)
     points = "Hook point to record; * stands for any characters (may be given several times; "
     points += "default: all)"

@@ -31,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = options_of(ModelOptions)["model"].default_text
     text = f"{MODEL_HELP} (may be given several times; default: {default})"
     add_option(parser, ModelOptions, "model", action="append", help=text)
-    only_one = "Tokenizer to use instead of that of the only --model"
+    only_one = "Tokenizer to use instead of the model's own; allowed only with a single --model"
     add_option(parser, ModelOptions, "tokenizer", help=only_one)
     add_performance_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     groups = add_groups(parser, ServerOptions)
-    no_key = "Let --host serve other machines without a key; otherwise, this is an error"
+    no_key = "Allow a --host that other machines can reach without an API key"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
 
 

@@ -211,8 +211,8 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "When to end: at `num_beams` complete texts (true), when no unfinished text has a higher "
-        "score than they have (false), or when none can reach one ('never')",
+        "End at `num_beams` complete texts (true), when no unfinished text scores higher than "
+        "those (false), or when none can still score higher ('never')",
         details="With 'never', which is slowest, the search goes on while a longer text could "
         "still get a higher score.",
     )
@@ -266,7 +266,7 @@ class GenerationOptions:
     )
     min_new_tokens: int = _stopping(
         0,
-        "Generate at least N tokens: before, stop tokens are excluded, and stop texts ignored",
+        "Generate at least N tokens; until then, exclude stop tokens and ignore stop texts",
         details="Stop tokens are the end-of-text token and stop ids. Another limit, or a complete "
         "constraint, can still end the text earlier.",
         json_name="min_tokens",

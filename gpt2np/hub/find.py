@@ -18,9 +18,8 @@ from gpt2np.hub.model_files import (
     UNSUPPORTED_SUFFIXES,
     WEIGHTS_FILE,
 )
-from gpt2np.hub.repository import FULL_NAMES, HubId, find_cached, parse_hub_id
+from gpt2np.hub.repository import BUNDLED, FULL_NAMES, HubId, find_cached, parse_hub_id
 
-BUNDLED = "bundled"
 DEFAULT_MODEL = HubId("openai-community/gpt2")
 MODEL_VARIABLE = "GPT2NP_MODEL"
 DEFAULT_MODEL_TIMEOUT_S = 3.0  # if the Hub has not answered by then, the bundled model is used

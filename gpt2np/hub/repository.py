@@ -9,6 +9,7 @@ from pathlib import Path
 from gpt2np.errors import ModelNotFoundError, short_repr
 from gpt2np.hub.model_files import missing_in
 
+BUNDLED = "bundled"
 FULL_NAMES = {
     "gpt2": "openai-community/gpt2",
     "gpt2-medium": "openai-community/gpt2-medium",

@@ -55,10 +55,10 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Guess the next tokens from n-grams of the text and of the model's table (auto), or of "
-        "the table FILE (see examples/make_ngram_table.py), or not at all (none)",
-        details="This is speculative decoding: one pass checks several guesses. The text is the "
-        "same, only faster.",
+        "Draft tokens, which the model then verifies: from n-grams of the text and of its own "
+        "table (auto) or the table FILE; none for no drafts",
+        details="The text is the same, only faster, because one pass verifies several tokens "
+        "(speculative decoding). `examples/make_ngram_table.py` makes a table.",
         group="Performance",
         metavar="auto|none|FILE",
     )

@@ -98,6 +98,7 @@ train ids.bin o --from bundled --n-layer 2 | 2 | --n-layer cannot be combined wi
 train ids.bin o --eval-steps 5 | 2 | --eval-steps has no effect without --eval-corpus
 train ids.bin o --from '' | 1 | the model's name is empty
 train ids.bin nothing/../a_model | 2 | already exists
+train ids.bin bundled | 2 | bundled is the name of a model
 train p.txt o | 2 | p.txt is not a corpus from gpt2np encode
 train empty.bin o | 2 | empty.bin is not a corpus from gpt2np encode
 train none.npy o | 2 | none.npy has 0 ids
@@ -120,6 +121,7 @@ parity check none there.bin | 1 | cannot read none: No such file
 parity check folder.bin there.bin | 1 | is not a file
 info none/at/all | 1 | none/at/all
 convert bundled a_model | 2 | already exists; name a new or an empty folder
+convert bundled openai-community/gpt2 | 2 | openai-community/gpt2 is the name of a model
 convert bundled p.txt/b | 1 | p.txt/b: Not a directory
 convert bundled '' | 2 | '.' is no name of a folder; name a new folder
 convert pickle o | 1 | a pickle

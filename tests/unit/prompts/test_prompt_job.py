@@ -146,3 +146,10 @@ def test_a_programming_error_is_not_a_skipped_line(lm, tmp_path, monkeypatch):
     monkeypatch.setattr("gpt2np.prompts.start", start)
     with pytest.raises(TypeError, match="a bug"):
         run(lm, tmp_path, PROMPTS)
+
+
+def test_a_column_with_the_name_of_an_option_is_a_warning(lm, tmp_path):
+    (tmp_path / "p.csv").write_text("prompt,temperature,note\nThe fox,0,1\n")
+    with pytest.warns(UserWarning, match=r"p\.csv: the values of temperature are copied"):
+        continue_file(lm, tmp_path / "p.csv", tmp_path / "o.csv", {"seed": 1, "max_new_tokens": 3})
+    assert "temperature" in (tmp_path / "o.csv").read_text().splitlines()[0]
