@@ -173,7 +173,13 @@ def continue_file(
     """
     given: Any = options
     lm.resolve_options(**given)  # raises an error before a file is written
-    _warn_of_columns(prompts, field)
+    first = next(read_prompts(prompts, field), PromptLine(0))
+    if names := [column for column in first.columns if column in Options.__annotations__]:
+        warnings.warn(
+            f"{prompts}: the values of {', '.join(names)} are copied to the results, and are not "
+            "used as options; only .jsonl has options of a prompt",
+            stacklevel=2,
+        )
     run = run or partial(continue_lines, lm, options=options, source=f"{prompts}", special=special)
 
     def steps(position: Position) -> Iterator[Step]:
@@ -196,17 +202,6 @@ def continue_file(
         _assemble,
     )
     return run_job(job, out, callbacks, force=force)
-
-
-def _warn_of_columns(prompts: Path, name: str) -> None:
-    """Warn of the columns of a table that have the names of options, but are not options."""
-    first = next(read_prompts(prompts, name), PromptLine(0))
-    if names := [key for key in first.columns if key in Options.__annotations__]:
-        warnings.warn(
-            f"{prompts}: the values of {', '.join(names)} are copied to the results, and are not "
-            "used as options; only .jsonl has options of a prompt",
-            stacklevel=3,
-        )
 
 
 def _assemble(streams: Sequence[Path], out: Path) -> int:
