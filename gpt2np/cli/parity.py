@@ -38,9 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     record = actions.add_parser(
         "record",
-        help="Write reference arrays of the exact pass",
-        description="Write reference arrays: the arrays of the exact pass, for comparisons with\n"
-        "other engines. The file has the same bytes on every machine.",
+        help="Write reference arrays: the exact results of every step of the forward pass",
+        description="Write reference arrays, for comparisons with other engines: the results of\n"
+        "every step of the forward pass, as with --exact. The file has the same bytes on\n"
+        "every machine.",
     )
     add = record.add_argument
     add("reference", type=Path, metavar="REFERENCE", help="File to write: .safetensors")

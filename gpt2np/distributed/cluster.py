@@ -28,8 +28,8 @@ class Cluster:
 
     address: str | None = option(
         None,
-        "Share the work among workers on the Ray cluster at ADDRESS; if omitted, $RAY_ADDRESS, "
-        "this machine's cluster, or a new one",
+        "Share the work among workers on a Ray cluster: at ADDRESS, else at $RAY_ADDRESS, else "
+        "this machine's cluster, else a new one",
         flags=("--ray",),
         metavar="ADDRESS",
     )

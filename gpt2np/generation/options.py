@@ -211,8 +211,8 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "End at `num_beams` complete texts (true), when no unfinished text scores higher than "
-        "those (false), or when none can still score higher ('never')",
+        "When to end, given `num_beams` complete texts: 'true', at once; 'false', if no unfinished "
+        "text now scores higher; 'never', if none ever could",
         details="With 'never', which is slowest, the search goes on while a longer text could "
         "still get a higher score.",
     )

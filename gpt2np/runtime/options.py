@@ -55,8 +55,8 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Draft tokens, which the model then verifies: from n-grams of the text and of its own "
-        "table (auto) or the table FILE; none for no drafts",
+        "Source of draft tokens, which the model verifies: 'auto', n-grams of the text and a "
+        "built-in table; FILE, another table; 'none', no drafts",
         details="The text is the same, only faster, because one pass verifies several tokens "
         "(speculative decoding). `examples/make_ngram_table.py` makes a table.",
         group="Performance",
