@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, ModelOptions, "tokenizer", help=only_one)
     add_performance_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     groups = add_groups(parser, ServerOptions)
-    no_key = "Allow a --host that other machines can reach without an API key"
+    no_key = "Serve without an API key even if other machines can reach --host"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
 
 

@@ -211,8 +211,8 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "When to end, given `num_beams` complete texts: 'true', at once; 'false', if no unfinished "
-        "text now scores higher; 'never', if none ever could",
+        "Once `num_beams` texts are complete, stop: 'true', immediately; 'false', when no "
+        "unfinished text scores higher; 'never', when none can ever score higher",
         details="With 'never', which is slowest, the search goes on while a longer text could "
         "still get a higher score.",
     )

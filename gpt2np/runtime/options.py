@@ -55,8 +55,8 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Source of draft tokens, which the model verifies: 'auto', n-grams of the text and a "
-        "built-in table; FILE, another table; 'none', no drafts",
+        "Where draft tokens come from: 'auto' uses the text's n-grams and a built-in table; FILE "
+        "replaces that table; 'none' disables drafts",
         details="The text is the same, only faster, because one pass verifies several tokens "
         "(speculative decoding). `examples/make_ngram_table.py` makes a table.",
         group="Performance",
