@@ -82,6 +82,7 @@ FOREIGN_NAMES = {
     "n": "num_return_sequences",
     "stop_sequences": "stop",
     "stop_strings": "stop",
+    "stop_regex": "stop",
     "do_sample": "for greedy decoding, set temperature to 0",
     "suppress_tokens": "bad_words_ids",
     "guided_json": "json_schema",

@@ -207,7 +207,7 @@ class _Parser:
         if character in "*+?" or _COUNTS.match(self.pattern, self.position):
             raise self._error(f"nothing to repeat before {character}")
         if character == "{":
-            raise self._error(r"{ without counts; write \{ for the character")
+            raise self._error(r"{ without counts of up to 9 digits; write \{ for the character")
         self.position += 1
         if character == ".":
             return CharacterClass(_ANY_BUT_LINE_END if self.is_portable else _ANY_BUT_LINE_FEED)

@@ -266,7 +266,7 @@ class GenerationOptions:
     )
     min_new_tokens: int = _stopping(
         0,
-        "Generate at least N tokens; until then, exclude stop tokens and ignore stop texts",
+        "Generate at least N tokens; until then, exclude stop tokens and ignore stop strings",
         details="Stop tokens are the end-of-text token and stop ids. Another limit, or a complete "
         "constraint, can still end the text earlier.",
         json_name="min_tokens",

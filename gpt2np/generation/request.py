@@ -177,20 +177,26 @@ def resolve_options(base: GenerationOptions, changes: dict[str, Any]) -> Generat
 
 
 def take_callbacks(arguments: dict[str, Any]) -> Callbacks:
-    """Remove the caller's functions and constraint from the arguments of a call."""
+    """Remove the caller's functions and constraint from the arguments of a call, and check them."""
     on_token, constraint = arguments.pop("on_token", None), arguments.pop("constraint", None)
+    check_argument(on_token is None or callable(on_token), "on_token", on_token, "a function")
+    is_constraint = constraint is None or hasattr(constraint, "allowed")
+    expected = "an object with allowed(), advance(token_id) and complete"
+    check_argument(is_constraint, "constraint", constraint, expected)
     processors, criteria, hooks = (
-        _as_tuple(arguments.pop(name, None))
+        _functions(name, arguments.pop(name, None))
         for name in ("logits_processor", "stopping_criteria", "interventions")
     )
     return Callbacks(processors, criteria, on_token, as_chain(hooks) if hooks else None, constraint)
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    """Convert one function, a list of functions or None."""
+def _functions(name: str, value: Any) -> tuple[Any, ...]:
+    """Return the functions in one function, a list of functions or None."""
     if value is None:
         return ()
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    functions = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    check_argument(all(map(callable, functions)), name, value, "a function or a list of functions")
+    return functions
 
 
 def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:

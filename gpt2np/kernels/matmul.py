@@ -18,8 +18,7 @@ as large as possible, and the bits of a row can depend on the number of rows.
 
 Panels are converted from int8 because BLAS multiplies no int8; the converted panels stay in the
 cache until their product. Threads share the panels or columns of a product for up to SMALL_BATCH
-rows and at least MIN_SHARED_WORK multiplications; `by_rows` gives each thread some of
-more rows.
+rows and at least MIN_SHARED_WORK multiplications. Of more rows, `by_rows` gives each thread some.
 """
 
 import math

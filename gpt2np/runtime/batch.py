@@ -39,8 +39,8 @@ class KVSpan:
         sequence: the index of the first sequence in the batch.
         count: the number of sequences.
         queries: the range of the sequences' queries in the block.
-        n_keys: how many keys the last query of the longest sequence attends to, apart from as many
-            as the batch's first sequence has cached: so later decode steps have equal spans.
+        n_keys: how many keys the last query of the longest sequence attends to, minus the number
+            that the batch's first sequence has cached. Thus later decode steps have equal spans.
     """
 
     sequence: int

@@ -153,8 +153,9 @@ class Workers:
 
     def _store(self, handle: Any) -> KVStore:
         """Return the store of a handle, in a worker."""
-        if not self._memory:
-            return handle  # type: ignore[no-any-return]
+        if isinstance(handle, KVStore):  # of threads
+            return handle
+        assert self._memory
         start, tiles, slots = handle
         config, dtype = self._runner.config, self._runner.dtype
         return KVStore(config, dtype, slots, tiles, partial(self._memory.view, start))

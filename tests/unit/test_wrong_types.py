@@ -122,6 +122,12 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         "unknown hook point 'blocks.0.attn.hook_result'",
     ),
     "progress": (lambda lm: lm.score("a", progress=print), "progress is <built-in function print"),
+    "processor": (lambda lm: lm.generate("a", logits_processor=5), "logits_processor is 5; it mus"),
+    "criteria": (
+        lambda lm: lm.generate("a", stopping_criteria=5),
+        "stopping_criteria is 5; it",
+    ),
+    "on_token": (lambda lm: lm.generate("a", on_token=5), "on_token is 5; it must be a function"),
     "scheduled stream of another model": (
         lambda lm: Scheduler(copy.deepcopy(lm.model)).add(lm.stream("a").sequence),
         "the sequence is another model's",

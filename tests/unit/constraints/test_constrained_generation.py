@@ -83,7 +83,9 @@ def test_masks_of_a_constraint_are_checked(lm, vowels, allowed, message):
         lm.generate("It was", constraint=Wrong(vowels.texts, 3))
 
 
-def test_a_constraint_beside_choices_is_refused(lm, vowels):
+def test_what_is_no_constraint(lm, vowels):
+    with pytest.raises(InvalidArgumentError, match=r"constraint is 'yes'; it must be an object"):
+        lm.generate("It was", constraint="yes")
     with pytest.raises(InvalidArgumentError, match="constraint cannot be combined with choices"):
         lm.generate("It was", constraint=vowels, choices=["a"])
 
