@@ -174,10 +174,12 @@ def continue_file(
     given: Any = options
     lm.resolve_options(**given)  # raises an error before a file is written
     first = next(read_prompts(prompts, field), PromptLine(0))
-    if names := [column for column in first.columns if column in Options.__annotations__]:
+    if names := [
+        name for name in first.columns if name in Options.__annotations__.keys() - {field}
+    ]:
         warnings.warn(
             f"{prompts}: the values of {', '.join(names)} are copied to the results, and are not "
-            "used as options; only .jsonl has options of a prompt",
+            "used as options; only a .jsonl file can set options for a prompt",
             stacklevel=2,
         )
     run = run or partial(continue_lines, lm, options=options, source=f"{prompts}", special=special)

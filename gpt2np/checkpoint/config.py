@@ -7,6 +7,7 @@ OpenAI and `transformers`' GPT2Model use names such as "h.0.ln_1.weight". GPT2LM
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -40,7 +41,7 @@ _SUPPORTED: dict[str, list[Any]] = {
     "model_type": ["gpt2"],
     "is_causal": [True],
     "add_cross_attention": [False, None],
-    "quantization_config": [None, {}],
+    "quantization_config": [None, False, {}],
 }
 _MAX_DIMENSION = (1 << 31) - 1  # an error message can't print an integer of over 4,300 digits
 
@@ -101,14 +102,14 @@ class GPT2Config:
         Raises CheckpointError if the architecture is not GPT-2, a value is invalid, or the config
         sets an unsupported option that changes the logits.
         """
-        given = {alias: content[alias] for alias in ALIASES if content.get(alias) is not None}
-        content = {**content, **{ALIASES[alias]: value for alias, value in given.items()}}
+        given = {ALIASES[alias]: alias for alias in ALIASES if content.get(alias) is not None}
+        content = {**content, **{name: content[alias] for name, alias in given.items()}}
         for name, supported in _SUPPORTED.items():
             value = content.get(name, supported[0])
             if value not in supported:
                 raise CheckpointError(
-                    f"{name} is {short_repr(value)}; gpt2np supports only {supported[0]!r}; "
-                    f"{SEE_MISSING_FEATURES}"
+                    f"{name} is {short_repr(value)}; gpt2np supports only "
+                    f"{json.dumps(supported[0])}; {SEE_MISSING_FEATURES}"
                 )
         values = {
             name: content[name]
@@ -116,7 +117,7 @@ class GPT2Config:
             if content.get(name) is not None and name != "eos_token_ids"
         }
         for name, value in values.items():
-            _check_value(name, value)
+            _check_value(name, value, given.get(name, name))
         if "layer_norm_epsilon" in values:
             values["layer_norm_epsilon"] = float(values["layer_norm_epsilon"])
         eos_token_ids = parse_eos_token_ids(content.get("eos_token_id"))
@@ -154,7 +155,7 @@ def parse_eos_token_ids(value: object) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _check_value(name: str, value: Any) -> None:
+def _check_value(name: str, value: Any, shown: str) -> None:
     expected_type = type(getattr(GPT2Config, name))
     if expected_type is str:
         valid, expected = value in ACTIVATION_FUNCTIONS, f"one of {', '.join(ACTIVATION_FUNCTIONS)}"
@@ -168,7 +169,7 @@ def _check_value(name: str, value: Any) -> None:
     else:
         valid, expected = type(value) is bool, "true or false"
     if not valid:
-        raise CheckpointError(f"{name} is {short_repr(value)}, expected {expected}")
+        raise CheckpointError(f"{shown} is {short_repr(value)}, expected {expected}")
 
 
 def weight_shapes(config: GPT2Config, *, head: bool = False) -> dict[str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE, LM_HEAD, WTE, GPT2Con
 from gpt2np.checkpoint.load import Checkpoint
 from gpt2np.checkpoint.safetensors_file import DTYPES, TensorInfo, read_chunks, write_safetensors
 from gpt2np.data.files import atomic_folder, read_json_object
-from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
 from gpt2np.hub.model_files import COMPANIONS, WEIGHTS_FILE
 from gpt2np.hub.repository import BUNDLED, FULL_NAMES
 from gpt2np.limits import limits
@@ -38,9 +38,11 @@ def convert(
     Raises:
         CheckpointError: the weights do not match the config, cannot be read, or contain values too
             large for the dtype.
-        InvalidArgumentError: `target` exists and is not an empty folder.
+        InvalidArgumentError: `target` is no new or empty folder, or has the name of a model, or
+            `dtype` is unknown.
         OSError: the folder cannot be written.
     """
+    check_argument(dtype in (None, *DTYPES), "dtype", dtype, f"one of {', '.join(DTYPES)}")
     tensors = checkpoint.model_tensors()
     dtype = dtype or next(name for name, kind in DTYPES.items() if kind == tensors[WTE].dtype)
 
@@ -101,10 +103,10 @@ def check_new_folder(target: Path) -> None:
     """Raise InvalidArgumentError if `target` is not the name of a new or an empty folder."""
     if target in (Path(), Path("-")):
         raise InvalidArgumentError(f"{str(target)!r} is no name of a folder; name a new folder")
-    if str(target) in (BUNDLED, *FULL_NAMES, *FULL_NAMES.values()):
+    if target.as_posix() in (BUNDLED, *FULL_NAMES, *FULL_NAMES.values()):
         raise InvalidArgumentError(
-            f"{target} is the name of a model, in whose place the folder would be loaded; choose "
-            "another name"
+            f"{target} is the name of a model; gpt2np would load the folder instead of the model; "
+            "choose another name"
         )
     resolved = target.resolve()
     is_empty_folder = resolved.is_dir() and not any(resolved.iterdir())

@@ -51,17 +51,25 @@ _TYPE_OF = {  # keyword → the type of the values that it is about
     **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
 }
 
-_CHECKS: dict[str, Callable[[Any], object]] = {
-    "type": lambda x: x and all(isinstance(t, str) and t in _TYPES for t in _as_list(x)),
-    **dict.fromkeys(
-        ("minLength", "maxLength", "minItems", "maxItems"), lambda x: is_integer(x) and x >= 0
+_Check = tuple[Callable[[Any], object], str]
+_COUNT: _Check = lambda x: is_integer(x) and x >= 0, "an integer from 0"
+_NUMBER: _Check = is_number, "a number"
+_TEXT: _Check = lambda x: isinstance(x, str), "a text"
+_LIST: _Check = lambda x: isinstance(x, list) and x, "a list that is not empty"
+_TEXTS: _Check = lambda x: isinstance(x, list) and all(isinstance(t, str) for t in x), "texts"
+_ANYTHING: _Check = lambda x: True, ""
+_CHECKS: dict[str, _Check] = {
+    "type": (
+        lambda x: x and all(isinstance(t, str) and t in _TYPES for t in _as_list(x)),
+        f"one of {', '.join(_TYPES)}, or a list of them",
     ),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), is_number),
-    **dict.fromkeys(("pattern", "$ref", "format"), lambda x: isinstance(x, str)),
-    **dict.fromkeys(("enum", "allOf", "anyOf", "oneOf"), lambda x: isinstance(x, list) and x),
-    "required": lambda x: isinstance(x, list) and all(isinstance(name, str) for name in x),
-    "properties": lambda x: isinstance(x, dict),
-    **dict.fromkeys(("const", "items", "additionalProperties"), lambda x: True),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _COUNT),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+    **dict.fromkeys(("pattern", "$ref", "format"), _TEXT),
+    **dict.fromkeys(("enum", "allOf", "anyOf", "oneOf"), _LIST),
+    "required": _TEXTS,
+    "properties": (lambda x: isinstance(x, dict), "an object"),
+    **dict.fromkeys(("const", "items", "additionalProperties"), _ANYTHING),
 }
 
 _LABEL = "[a-z0-9]{1,15}(?:-[a-z0-9]{1,15}){0,2}"
@@ -284,8 +292,9 @@ def _check(part: _Part) -> None:
             continue
         if keyword not in _CHECKS:
             raise _error(part.path, f"{short_repr(keyword)} is not supported; omit it")
-        if not _CHECKS[keyword](value):
-            raise _error(part.path, f"{keyword} cannot be {short_repr(value)}")
+        is_valid, expected = _CHECKS[keyword]
+        if not is_valid(value):
+            raise _error(part.path, f"{keyword} is {short_repr(value)}; it must be {expected}")
 
 
 def _own_keywords(part: _Part) -> _Keywords:
@@ -377,7 +386,7 @@ def _string(keywords: _Keywords, path: str) -> Tree:
             return json_text.ANY_STRING
         return json_text.string(Repetition(ANYTHING.part, least, most))
     if len({"pattern", "format", "minLength", "maxLength"} & keywords.keys()) > 1:
-        text = "a pattern or format beside pattern, format, minLength or maxLength is not supported"
+        text = "pattern and format with each other, minLength or maxLength are not supported"
         raise _error(path, text + "; put the length into the pattern, as in ^[a-z]{2,5}$")
     if "pattern" in keywords:
         return json_text.string(_pattern(keywords["pattern"], path))

@@ -76,8 +76,8 @@ class Callbacks:
         """Apply the logits processors to logits (V,).
 
         Raises:
-            InvalidArgumentError: a processor does not return real numbers of the shape (V,), or no
-                token that the options allow has a finite logit, or one has NaN or +inf.
+            InvalidArgumentError: a processor does not return real numbers of the shape (V,), or the
+                logits of the allowed tokens have NaN or +inf, or are all -inf.
         """
         is_forbidden = np.isneginf(logits)
         try:
@@ -85,9 +85,9 @@ class Callbacks:
                 logits = real_array(processor(list(ids), logits.copy()), logits)
             logits = np.where(is_forbidden, -np.inf, logits)
             if not np.isfinite(logits.max()):
-                raise ValueError(f"{logits.max()} as the highest logit of the tokens allowed")
+                raise ValueError(f"{logits.max()} as the highest logit of an allowed token")
         except ValueError as error:
-            message = f"a logits_processor must return finite logits {logits.shape}; got: {error}"
+            message = f"a logits_processor must return logits of shape {logits.shape}; got: {error}"
             raise InvalidArgumentError(message, param="logits_processor") from error
         return logits
 

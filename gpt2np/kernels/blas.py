@@ -107,7 +107,7 @@ def single_threaded_blas() -> Iterator[None]:
     if library is None:
         yield
         return
-    is_counted = False
+    is_counted, process = False, os.getpid()
     try:
         with _lock:
             _users, is_counted = _users + 1, True  # at once, in case Ctrl-C interrupts the block
@@ -117,6 +117,7 @@ def single_threaded_blas() -> Iterator[None]:
         yield
     finally:
         with _lock:
+            is_counted &= os.getpid() == process  # a forked child has no users
             _users -= is_counted
             if is_counted and _users == 0 and _threads_before:
                 library.set_threads(_threads_before)

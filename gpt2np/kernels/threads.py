@@ -44,7 +44,7 @@ def usable_cpus() -> int:
 
 @cache
 def _count_cores(system: Path, cpus: Set[int]) -> int:
-    """Count the physical cores of logical CPUs, up to the quota of the control group (cgroup v2).
+    """Return the number of physical cores of `cpus`, at most the CPU quota of the cgroup (v2).
 
     The quota is that of the group at the usual place: in a container, the container's.
     """

@@ -58,7 +58,7 @@ class QueryBlock:
         spans: the block's sequences, grouped by matrix product, in the order of the queries.
         mask: (n, m), the causal mask for the last m keys: True where a key follows the query.
             Every query attends to all earlier keys.
-        n_keys: the number of keys of the longest sequence; see `KVSpan`.
+        n_keys: the number of keys of the longest sequence, counted as in `KVSpan`.
     """
 
     tokens: slice

@@ -60,7 +60,7 @@ class KVCache:
     def __init__(
         self, store: KVStore, slot: int = 0, length: int = 0, weights: object = None
     ) -> None:
-        """Take the `length` tokens that a slot of a store holds; `weights` computes all tokens."""
+        """Take the `length` tokens in a slot of a store; `weights`, if known, computes them."""
         self.length, self.place = length, (store, slot)
         self._weights = None if weights is None else ref(weights)
 

@@ -67,7 +67,8 @@ class Rank:
             SMALL_BATCH tokens.
         barrier_counters: how many barriers each rank has reached, shared by all ranks. The counter
             of a rank is at index rank · COUNTER_STRIDE.
-        failure: describes the failure of another rank; "" if no failure is known.
+        failure: describes what may be the failure of another rank; "" for none. A rank whose
+            barrier has been reached by then has not failed.
     """
 
     rank: int

@@ -102,7 +102,7 @@ class Workers:
             if self._memory:
                 _detach(connection.fileno())
             with inline(), np.errstate(all="ignore"):  # rank 0 warns
-                store = lru_cache(_MAX_VIEWS)(self._store)
+                store = lru_cache(_MAX_VIEWS)(self._view) if self._memory else lambda own: own
                 failure = partial(_failure_of_rank_0, connection)
                 for world_size, barriers, ids, places, indices in iter(connection.recv, None):
                     self._counters[number * COUNTER_STRIDE] = barriers
@@ -130,7 +130,7 @@ class Workers:
         self._workers = []
 
     def forget(self) -> None:
-        """Drop what belongs to the parent in a forked child, whose KV caches become copies."""
+        """In a forked child, drop the parent's workers, and copy KV caches out of shared memory."""
         for _, connection in self._workers:
             connection.close()
         self._workers = []
@@ -151,10 +151,8 @@ class Workers:
         """Return what tells a worker the store; None if the workers don't share the store."""
         return self._handles.get(store) if self._memory else store
 
-    def _store(self, handle: Any) -> KVStore:
-        """Return the store of a handle, in a worker."""
-        if isinstance(handle, KVStore):  # of threads
-            return handle
+    def _view(self, handle: Any) -> KVStore:
+        """Return a view of the store of a handle, in a worker process."""
         assert self._memory
         start, tiles, slots = handle
         config, dtype = self._runner.config, self._runner.dtype
@@ -192,7 +190,8 @@ class Workers:
 
 
 def _failure_of_rank_0(connection: Any) -> str:
-    return "rank 0 has ended" if connection.poll() else ""  # the pipe's end, or the order to stop
+    # The pipe's end, the order to stop, or the next task, which `Rank` tells apart.
+    return "rank 0 has ended" if connection.poll() else ""
 
 
 def _failure_of_workers(connections: Sequence[Any]) -> str:
@@ -255,7 +254,8 @@ class SharedMemory:
         with suppress(OSError):  # locked memory can't be released; the block is lost
             if not is_kept:
                 self._memory.madvise(mmap.MADV_REMOVE, start, 1 << n)
-            self._freed[n].append((start, is_kept))
+            # A block with memory is taken first.
+            self._freed[n].insert(len(self._freed[n]) if is_kept else 0, (start, is_kept))
 
 
 def _detach(kept: int) -> None:

@@ -196,7 +196,7 @@ async def _answer(
 
     try:
         response = await answer(request, begin(), engine.options.timeout)
-    except GPT2NPError as error:
+    except (InvalidArgumentError, ContextLengthError) as error:
         raise body.named(error) from error
     return _naming_ignored(body, response)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
@@ -22,6 +23,7 @@ from gpt2np.errors import short_repr
 from gpt2np.limits import limits
 from gpt2np.server.replies import error_body
 
+_LINGER = 5.0  # seconds in which the body of a refused request is discarded, as in nginx
 MAX_CONNECTIONS = 2048
 _OTHER_FILES = 512  # models, connections that have just been accepted
 
@@ -52,9 +54,10 @@ class Guard:
 
         scope = {**scope, "request_id": request_id}
         with suppress(asyncio.CancelledError):  # uvicorn ends; it would write a traceback
-            # After an answer, uvicorn discards the rest of the body, and closes an idle connection.
-            refusal = self._refuse(scope["method"], scope["path"], Headers(scope=scope))
-            await (refusal or self._app)(scope, _limited(receive), send_with_id)
+            if refusal := self._refuse(scope["method"], scope["path"], Headers(scope=scope)):
+                await _refuse_and_close(refusal, scope, receive, send_with_id)
+            else:
+                await self._app(scope, _limited(receive), send_with_id)
 
     def _refuse(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
         """Return the response to a request that is refused unread, if it is."""
@@ -101,6 +104,29 @@ def _limited(receive: Receive) -> Receive:
         return message
 
     return limited_receive
+
+
+async def _refuse_and_close(
+    refusal: JSONResponse, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Send a response at once; close the connection once the client has read it.
+
+    If the connection was closed while the client still sends the body, the client might not read
+    the response. So the body is discarded before the end of the response, for a limited time.
+    """
+
+    async def send_open(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "more_body": True}
+        await send(message)
+
+    refusal.headers["Connection"] = "close"
+    await refusal(scope, receive, send_open)
+    deadline = time.monotonic() + _LINGER
+    with suppress(asyncio.TimeoutError):
+        while (await asyncio.wait_for(receive(), deadline - time.monotonic())).get("more_body"):
+            pass
+    await send({"type": "http.response.body"})
 
 
 def _is_open(path: str) -> bool:

@@ -320,12 +320,13 @@ class ChatCompletionRequest(GenerationRequest):
 
     @model_validator(mode="after")
     def _check_tools(self) -> ChatCompletionRequest:
-        may_call = self.tools and self.tool_choice != "none"
-        if (may_call or isinstance(self.tool_choice, Tool)) and not self.forced_function:
+        if isinstance(self.tool_choice, Tool) and not self.forced_function:
+            raise unsupported("tool_choice", "names no function of tools, or one of several")
+        if self.tools and self.tool_choice != "none" and not self.forced_function:
             raise unsupported(
-                "tools" if self.tools else "tool_choice",
-                "is not supported unless tool_choice names one function of tools, or is 'required' "
-                "with one function; use response_format for JSON",
+                "tools",
+                "is not supported unless tool_choice names a function, or is 'required' with one "
+                "function; use response_format for JSON",
             )
         return self
 

@@ -14,6 +14,7 @@ def assert_equal_results(result, expected):
     """
     if _is_array(expected) or isinstance(expected, float):
         rounding = 0 if small_kernels() else 1
+        assert np.shape(result) == np.shape(expected)
         np.testing.assert_allclose(result, expected, rtol=rounding * 1e-5, atol=rounding * 1e-4)
     elif is_dataclass(expected):
         for field in fields(expected):

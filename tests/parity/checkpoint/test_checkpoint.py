@@ -100,7 +100,8 @@ def test_a_name_is_no_folder(tmp_path, monkeypatch):
     [
         ({"model_type": "llama"}, "model_type is 'llama'"),
         ({"activation_function": ["relu"]}, "activation_function is .'relu'., expected one of"),
-        ({"is_causal": False}, "is_causal is False; gpt2np supports only True"),
+        ({"hidden_size": "24"}, "hidden_size is '24', expected an integer"),
+        ({"is_causal": False}, "is_causal is False; gpt2np supports only true"),
         ({"add_cross_attention": True}, "add_cross_attention is True"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}; gpt2np"),
         ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),

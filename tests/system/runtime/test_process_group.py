@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 import warnings
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -538,6 +539,16 @@ class TestWhatIsLeft:
         gc.collect()
         assert before > 20_000  # kB; 2 × 16 × 128 tokens × 8 blocks × 2 × 320 numbers are 80,000
         wait_until(lambda: shared() < before / 10)
+
+    def test_no_caches_that_are_gone_in_threads(self):
+        model = with_processes(small(), 2, threads)
+        caches = [model.new_cache() for _ in range(3)]
+        for cache in caches:
+            model.forward([[1, 2, 3]], [cache])
+        stores = [weakref.ref(cache.store) for cache in caches]
+        del caches, cache
+        gc.collect()
+        assert [store() for store in stores[:2]] == [None, None]  # the last pass has the third
 
     @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
     def test_nothing_of_a_process_that_ends(self, end):

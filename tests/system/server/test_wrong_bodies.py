@@ -50,7 +50,7 @@ OF_COMPLETIONS = [  # a body, and words of the error
     ({"response_format": {"type": "structural_tag"}}, "response_format"),
     ({"response_format": {"type": "json_schema"}}, "response_format has no JSON Schema"),
     ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
-    ({"response_format": WRONG_SCHEMA}, "response_format, at #: type cannot be 'x'"),
+    ({"response_format": WRONG_SCHEMA}, "response_format, at #: type is 'x'"),
     ({"structured_outputs": {"json": "schema.json"}}, "structured_outputs.json: "),
     ({"structured_outputs": {"json": []}}, "structured_outputs.json: "),
     ({"structured_outputs": {"json": "\ud800"}}, "structured_outputs.json: "),
@@ -81,7 +81,7 @@ OF_CHATS = [
     ({"tools": TOOLS * 2, "tool_choice": "required"}, "tools is not supported unless"),
     ({"tools": TOOLS, "tool_choice": 123}, "tool_choice"),
     ({"tools": TOOLS, "tool_choice": "other"}, "tool_choice"),
-    ({"tool_choice": TOOLS[0]}, "tool_choice is not supported unless"),
+    ({"tool_choice": TOOLS[0]}, "tool_choice names no function"),
     ({"tools": TOOLS, "tool_choice": "required", "max_completion_tokens": 1}, "max_completion_tok"),
 ]
 OF_TOKENIZE = [

@@ -74,7 +74,7 @@ def test_forbidden_tokens_stay_forbidden(lm):
     ("processor", "message"),
     [
         (lambda ids, logits: None, r"got: object of shape \(\)"),
-        (lambda ids, logits: logits[:5], r"logits \(4096,\); got: float32 of shape \(5,\)"),
+        (lambda ids, logits: logits[:5], r"shape \(4096,\); got: float32 of shape \(5,\)"),
         (lambda ids, logits: logits * np.nan, "got: nan as the highest"),
         (lambda ids, logits: logits.astype(float) + 1e300, "got: inf as the highest"),
         (lambda ids, logits: [[1], [1, 2]], "got: .*inhomogeneous"),

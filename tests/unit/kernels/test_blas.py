@@ -1,5 +1,6 @@
 """The BLAS library: asked for one thread while a model computes, and left as it was."""
 
+import os
 import shutil
 import sys
 import threading
@@ -123,3 +124,15 @@ def test_openblas_is_found_beside_numpy_on_windows(monkeypatch, tmp_path):
     assert module.blas.__wrapped__() is None
     monkeypatch.setattr(sys, "platform", "win32")
     assert module.blas.__wrapped__().get_threads() > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or blas() is None, reason="needs os.fork and OpenBLAS")
+def test_a_block_that_a_fork_interrupts_does_not_count_in_the_child():
+    block = single_threaded_blas()
+    block.__enter__()
+    if (pid := os.fork()) == 0:
+        block.__exit__(None, None, None)
+        with single_threaded_blas():
+            os._exit(int(blas().get_threads() != 1))
+    block.__exit__(None, None, None)
+    assert os.waitpid(pid, 0)[1] == 0
