@@ -142,7 +142,7 @@ class GPT2:
         the vocabulary, call `Tokenizer.save(folder)`.
 
         Raises:
-            InvalidArgumentError: the folder exists and is not empty.
+            InvalidArgumentError: the folder is not empty, or has the name of a model, such as gpt2.
             OSError: the folder can't be written.
         """
         from gpt2np.checkpoint.convert import write_checkpoint  # most programs write no model

@@ -5,7 +5,6 @@ The Machine, also on the page of `gpt2np explain`:
 machine.js  a picture of a forward pass, with a slider from its start to its end
 words.js    a sentence for each moment
 stage.js    the picture on a canvas
-draw.js     the ruler of probabilities and the random number
 zoom.js     zooms into the picture: block, head, score, token
 scenes.js   the pictures of the parts that zoom.js opens
 numbers.js  the numbers as tables
@@ -20,6 +19,7 @@ state.js    what the page shows; settings, tokens, requests
 prompt.js   the prompt, the examples, the model
 story.js    the loop: a token is read, predicted, drawn and written
 picture.js  the playground's Machine
+draw.js     the ruler of probabilities and the random number
 guide.js    plays the passes, with stops for the first token
 press.js    the arcs and dots that can be pressed
 parts.js    parts that are switched off

@@ -54,7 +54,8 @@ for (const name of ["off", "teach", "more"]) {
     opener.setAttribute("aria-expanded", String(isOpen));
     if (!isOpen) return;
     const other = { off: "teach", teach: "off" }[name]; // beside the picture is room for one
-    if (other && !$(other).hidden) $(`${other}-button`).click();
+    if (other && !$(other).hidden && $(other).dataset.phase !== "learning")
+      $(`${other}-button`).click();
     $(name).scrollIntoView({ block: other ? "nearest" : "start" });
     $(name).querySelector('textarea, .cell[tabindex="0"]')?.focus({ preventScroll: true });
   });

@@ -13,7 +13,7 @@ const secondsOf = ({ kind, layer }, { n_layer }) =>
     draw: 2,
   })[kind];
 
-/** The moments at which the guide waits: ends of phases, not those of blocks 1, 2, …; in the draw. */
+/** Where the guide waits: ends of phases, not within later blocks; in the draw. */
 function stopsOf(phases) {
   const n = phases.length;
   return [...new Set([1, 2, 3, n - 2, n - 1, n - 1 + STRETCHED, n])];
@@ -146,7 +146,7 @@ export function createGuide(host, onRun) {
       isWriting = is;
       update();
     },
-    /** Play the pass; the promise tells at its end whether the guide was followed to its end. */
+    /** Play the pass; the promise tells at its end whether nobody left the guide. */
     play({ seconds, isGuided = false, waits = false, onEnd }) {
       stops = waits ? [0] : isGuided ? stopsOf(host.phases()) : null;
       const whole = host.phases().reduce((sum, each) => sum + secondsOf(each, host.pass()), 0);

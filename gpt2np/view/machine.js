@@ -1,4 +1,4 @@
-// The Machine: a pass as a picture that moves. Its data is a description of a pass.
+// The Machine: a pass as a picture with a slider. Its data is a description of a pass.
 
 import { chipOf, lineChipOf, nextChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
@@ -150,12 +150,12 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     if (!zoom.isInside) zoom.draw();
     range.value = String(moment);
     const f = clamp(moment - at);
-    const now = `${at} ${chosen} ${moment > 0} ${checkpoint()} ${draw?.part(f)}`;
+    const now = `${at} ${chosen} ${moment > 0} ${checkpoint()} ${phase.kind === "draw" && draw?.part(f)}`;
     if (now !== said) {
       said = now;
       if (!zoom.isInside) caption.replaceChildren(...words(phase));
-      renderAnswer(phase.kind);
       KEY.forEach(([, , , from = -1], i) => (key.children[i].hidden = moment <= Number(from)));
+      renderAnswer(phase.kind);
       for (const each of blocks.children)
         each.classList.toggle("now", Number(each.dataset.layer) === phase.layer);
     }
@@ -385,7 +385,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   return {
     /**
      * Show a pass. `token` came after it (null: nothing yet); `title` says how it was drawn. Parts
-     * in `off` are gray, and `was` has the rows of `next` with all parts on. Tokens of the answer
+     * in `off` are gray, and `was` has the rows of `next` with all parts on, or before a lesson. Tokens of the answer
      * can be pressed if `picks`. With `isOpen` no token is picked yet, and the picture waits at the
      * start with the sentence `says`; `plays` waits there for `play`.
      */

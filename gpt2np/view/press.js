@@ -58,5 +58,5 @@ export function switchButtons(level, off, onSwitch) {
   const part = `${level.layer},${level.head ?? "mlp"}`;
   const name = level.head === undefined ? "all neurons" : `head ${level.head}`;
   const to = off.has(part) ? "on" : "off";
-  return [button(`Switch ${name} ${to}`, () => onSwitch(part), { class: "switch" })];
+  return [button(`Switch ${name} ${to}`, () => onSwitch(part))];
 }

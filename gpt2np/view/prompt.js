@@ -41,7 +41,12 @@ export async function showPrompt() {
 /** Show what `model`, which has learned on, predicts after the prompt beside what `base` does. */
 export async function showLearned(model, base) {
   forgetAnswers(); // of this model before
-  await showPass(await encode($("prompt").value), null, { model, base });
+  if (state.running) return;
+  try {
+    await showPass(await encode($("prompt").value), null, { model, base });
+  } catch (error) {
+    showError(error);
+  }
 }
 
 /** Start a new tree from the prompt, unless the tree is that prompt's. */

@@ -280,6 +280,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
       }
     }
     context.globalAlpha = 1;
+    context.lineCap = "butt";
     context.setLineDash([]);
 
     /** Whether the sentence is about this arc: the others are pale then. */

@@ -228,7 +228,8 @@ export async function showPass(context, token, options = {}) {
     const now = await askNext(context, token, { draw, model });
     if (!state.off.size && !base) return [now, null];
     const others = now.next.slice(0, 9).map(({ id }) => id); // each row shows what it was before
-    const old = await askNext(context, token, { draw, off: new Set(), others, model: base });
+    const off = base ? state.off : new Set();
+    const old = await askNext(context, token, { draw, off, others, model: base });
     others.splice(0, 9, old.next[0].id);
     return [await askNext(context, token, { draw, others, model }), old];
   };
@@ -383,7 +384,7 @@ async function writeText(start, count, seed, isQuick) {
 let written = null; // the promise of the latest text
 
 /** Write as `writeText`, unless a text is being written. */
-export const write = (...args) => (state.running ? null : (written = writeText(...args)));
+const write = (...args) => (state.running ? null : (written = writeText(...args)));
 
 export async function stop() {
   state.running?.abort();

@@ -35,7 +35,7 @@ function judge(before, after) {
   const was = before.count >= LEAST_RUN ? ` Before, it repeated ${before.count}.` : "";
   const words = `${counted(after.count, "word")} of your page`;
   return after.count >= LEAST_RUN
-    ? `It repeats ${words}.${was} It has learned the page by heart, not what it means.`
+    ? `It repeats ${words} in a row.${was} It has learned the page by heart, not what it means.`
     : `It repeats no more than ${words} in a row: this text is not learned by heart.`;
 }
 
@@ -78,7 +78,7 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
   async function stopLearning() {
     if (!name) return controller.abort();
     stop.disabled = true;
-    say("It stops after this time.");
+    say("It stops after this reading.");
     await post("api/teach/stop", { model: name });
   }
 

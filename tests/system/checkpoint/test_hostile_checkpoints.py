@@ -6,12 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 if sys.platform != "linux":
-    pytest.skip("makes FIFOs and links", allow_module_level=True)
+    pytest.skip("makes FIFOs and links, and sets an alarm", allow_module_level=True)
 
 from helpers.hostile_files import HAND_MADE, LN_F, SHAPE
 from helpers.mutations import mutate, read_with_safetensors
@@ -22,25 +23,36 @@ from gpt2np.checkpoint.config import weight_shapes
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 
 SEED = 4
-SECONDS = 10  # for loading one folder; more is a signal that ends the tests
+SECONDS = 10  # for loading one folder
 VOCABULARY = shutil.ignore_patterns("vocab.json", "merges.txt")  # needed by few tests
 MAX_MESSAGE = 3000  # characters
+MAX_BYTES = 200 << 20  # of Python and NumPy while a folder is loaded
 
 
 @pytest.fixture(autouse=True)
 def alarm():
+    def fail(*_):
+        pytest.fail(f"more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
     signal.alarm(SECONDS)
     yield
     signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def load(folder, whole=False):
-    """Return the model, or the error, whose message must be one line."""
+    """Return the model, or the error, whose message must be one line; in little memory."""
+    tracemalloc.start()
     try:
         return LanguageModel.load(folder).model if whole else GPT2.from_folder(folder)
     except GPT2NPError as error:
         assert str(error).isprintable() and len(str(error)) < MAX_MESSAGE
         return error
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < MAX_BYTES
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
-from helpers.playground import in_sight
+from helpers.playground import in_sight, look_at, wait_for_end
 from helpers.processes import children, is_running, wait_until
 from helpers.server import running_server
 
@@ -291,7 +291,7 @@ class TestPage:
         tab.locator(".taught", has_text="has learned your page").wait_for()
         assert focused(tab) == "Watch it write ▷"
         says = tab.inner_text("#teach [role=status]")
-        assert re.match(r"It repeats (\d\d) words of your page", says)
+        assert re.match(r"It repeats (\d\d) words of your page in a row", says)
         assert "roots of an old oak tree" in tab.locator("#teach dd mark").last.inner_text()
         assert tab.locator("#teach dd").first.locator("mark").count() == 0
         assert "→" in tab.inner_text(".machine-bars")  # the picture has the lesson's effect
@@ -310,6 +310,9 @@ class TestPage:
             press(tab, "Watch it write ▷")
         name = asked.value.post_data_json["model"]
         assert name.startswith("bundled taught ")
+        wait_for_end(tab)
+        look_at(tab, 2)
+        tab.wait_for_selector("#glow-says:not(:empty)")
         tab.click(".taught button")
         tab.locator(".taught").wait_for(state="hidden")
         assert tab.evaluate("document.activeElement.id") == "generate"
