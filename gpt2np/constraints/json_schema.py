@@ -386,7 +386,7 @@ def _string(keywords: _Keywords, path: str) -> Tree:
             return json_text.ANY_STRING
         return json_text.string(Repetition(ANYTHING.part, least, most))
     if len({"pattern", "format", "minLength", "maxLength"} & keywords.keys()) > 1:
-        text = "pattern and format with each other, minLength or maxLength are not supported"
+        text = "pattern or format beside the other, minLength or maxLength is not supported"
         raise _error(path, text + "; put the length into the pattern, as in ^[a-z]{2,5}$")
     if "pattern" in keywords:
         return json_text.string(_pattern(keywords["pattern"], path))
