@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vocabulary_argument(parser)
     add_options(parser, DatasetOptions, ("field", "skip_errors", "special"))
     output = parser.add_argument_group("Output")
-    force = "Overwrite OUT; discard partial results of other inputs or options"
+    force = "Overwrite OUT, also where it was begun with other inputs or options"
     output.add_argument("--force", action="store_true", help=force)
     add_options(output, DatasetOptions, ("combine",))
     add_option(parser.add_argument_group("Performance"), DatasetOptions, "processes")

@@ -46,10 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = record.add_argument
     add("reference", type=Path, metavar="REFERENCE", help="File to write: .safetensors")
     prompt = "Prompt to use; the first is named prompt0, the second prompt1, … (may be given "
-    prompt += "several times; default: the prompts named short, token, unicode, repeated and full)"
+    prompt += "several times; default: five built-in texts, whose ids are in REFERENCE)"
     add("--prompt", action="append", metavar="TEXT", help=prompt)
-    points = "Hook point to record; * stands for any characters (may be given several times; "
-    points += "default: all)"
+    points = "Array to record, by hook point, as in 'blocks.0.attn.q' or 'blocks.*' (may be given "
+    points += "several times; default: all)"
     add("--points", action="append", metavar="POINT", help=points)
     add("--force", action="store_true", help="Overwrite REFERENCE if it exists")
     checking = actions.add_parser(

@@ -15,8 +15,8 @@ counted                the number of scored tokens
 log_probability        the sum of the scored tokens' log probabilities, in nats
 perplexity             the perplexity per scored token
 word_perplexity, byte_perplexity, bits_per_character, bits_per_byte
-                       of the whole document; each token that is not scored gets
-                       the mean log probability of the scored tokens
+                       of the whole document; if its first token is not scored,
+                       that token gets the mean log probability of the others
 
 A long document is read in windows of --context tokens, one every --stride
 tokens. Each token is scored once, in the first window that contains it.

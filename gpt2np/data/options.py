@@ -16,10 +16,8 @@ field_option = partial(
     "In .jsonl, .csv, .tsv and .parquet files, the field or column with the text",
     metavar="FIELD",
 )
-SPECIAL_HELP = (
-    "What to do with special tokens in a text: 'error' refuses the text, 'allow' encodes each as "
-    "one token, 'text' encodes its characters"
-)
+_SPECIAL = "'error' refuses the text, 'allow' encodes each as one token, 'text' as its characters"
+SPECIAL_HELP = f"What to do with special tokens in a text: {_SPECIAL}"
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class DatasetOptions:
     field: str = field_option()
     skip_errors: bool = option(False, "Skip a file if a part of the file cannot be read")
     special: Special = option(
-        "error", SPECIAL_HELP, details="But `<|endoftext|>` separates documents."
+        "error", f"What to do with special tokens other than <|endoftext|>: {_SPECIAL}"
     )
     combine: int = option(
         50_000,

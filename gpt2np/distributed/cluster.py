@@ -35,7 +35,7 @@ class Cluster:
     )
     workers: int | None = option(
         None,
-        "Number of workers, each of which loads the model or, for encode, the vocabulary",
+        "Number of worker processes; each needs memory for its own copy of what --model names",
         default_text="as many as the cluster's CPUs allow",
         low=1,
     )

@@ -165,7 +165,8 @@ class GenerationOptions:
 
     token_healing: bool = option(
         False,
-        "If the last tokens of the prompt could begin a longer token, generate their text again",
+        "Cut off the prompt's last tokens if a longer token begins with their text; the first new "
+        "tokens must then spell this text",
         details="This helps if a prompt ends in a space or within a word. See "
         "`gpt2np.generation.token_healing`.",
         group="Prompt",
@@ -181,8 +182,8 @@ class GenerationOptions:
     )
     typical_p: float = _sampling(
         1.0,
-        "Keep the tokens whose -log(probability) is closest to its average, with a total "
-        "probability of X",
+        "Sample from as many tokens as have a total probability of X: those whose "
+        "-log(probability) is closest to the average over all tokens",
         details="This excludes unlikely tokens, and sometimes very likely ones (locally typical "
         "sampling, Meister et al. 2022).",
         above=0,
@@ -211,10 +212,9 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "Once `num_beams` texts are complete, stop: 'true', immediately; 'false', when no "
-        "unfinished text scores higher; 'never', when none can ever score higher",
-        details="With 'never', which is slowest, the search goes on while a longer text could "
-        "still get a higher score.",
+        "When to end the search, once `num_beams` texts are complete: 'true', at once; 'false', "
+        "when no unfinished text has a better score yet; 'never', when no unfinished text could "
+        "still get a better one",
     )
 
     repetition_penalty: float = _penalty(
@@ -226,10 +226,10 @@ class GenerationOptions:
         high=1000,
     )
     presence_penalty: float = _penalty(
-        0.0, "Subtract X from the logit of each generated token, as OpenAI does", low=-2, high=2
+        0.0, "Subtract X from the logits of all tokens that the new text has", low=-2, high=2
     )
     frequency_penalty: float = _penalty(
-        0.0, "Subtract X for each time that a token was generated, as OpenAI does", low=-2, high=2
+        0.0, "Subtract X from a token's logit for each time the new text has it", low=-2, high=2
     )
     no_repeat_ngram_size: int = _penalty(
         0,

@@ -55,10 +55,10 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Where draft tokens come from: 'auto' uses the text's n-grams and a built-in table; FILE "
-        "replaces that table; 'none' disables drafts",
-        details="The text is the same, only faster, because one pass verifies several tokens "
-        "(speculative decoding). `examples/make_ngram_table.py` makes a table.",
+        "Guess several tokens and verify them in one pass; the text is the same, only faster: "
+        "'auto' guesses by the text's n-grams and a built-in table; FILE replaces that table; "
+        "'none' makes no guesses",
+        details="This is speculative decoding. `examples/make_ngram_table.py` makes a table.",
         group="Performance",
         metavar="auto|none|FILE",
     )

@@ -50,10 +50,10 @@ class TrainingOptions:
     )
     special_tokens: tuple[str, ...] = option(
         (END_OF_TEXT,),
-        "Special token, which separates documents, instead of <|endoftext|>",
+        "Special token of the vocabulary; gpt2np encode needs <|endoftext|> among them",
         details="The special tokens get the first ids.",
         flags=("--special-token",),
-        default_text="<|endoftext|>, which gpt2np encode needs",
+        default_text="<|endoftext|> only",
     )
     pattern: str | None = option(
         GPT2_PATTERN,
