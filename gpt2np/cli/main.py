@@ -16,7 +16,7 @@ from types import ModuleType
 
 from gpt2np import __version__
 from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
-from gpt2np.cli.parser import Parser, print_warning, spell
+from gpt2np.cli.parser import Parser, spell, spelled
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
     gc.set_threshold(50_000)  # by default, GC takes longer than reading a vocabulary
     named = [name for name in arguments[:1] if name in COMMANDS]
     program = " ".join(["gpt2np", *named])
-    warnings.showwarning = lambda message, *_: print_warning(message)
+    warnings.showwarning = lambda message, *_: print_stderr(f"warning: {spelled(message)}")
     try:
         _set_threads(arguments)
         return _run_command({name: import_command(name) for name in named}, arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 
-from gpt2np.cli.output import print_stderr
 from gpt2np.errors import did_you_mean, renamed, shortened
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
@@ -52,8 +51,3 @@ def spell(name: str, value: str) -> str:
 def spelled(message: object) -> str:
     """Return a message of the library with the command line's spelling of arguments."""
     return renamed(str(message), spell)
-
-
-def print_warning(message: object) -> None:
-    """Print a warning of the library to stderr."""
-    print_stderr(f"warning: {spelled(message)}")
