@@ -1,12 +1,11 @@
 """Continue each prompt of a file.
 
 FILE has a prompt per line or row: .txt, .jsonl (each line is a string or an
-object), .csv, .tsv or .parquet. A field of an object can be an option of this
-prompt alone, by its full name with underscores: {"prompt": "...", "seed": 5,
-"max_new_tokens": 9}. Other fields and columns are copied to the results, which
-go to --out in the prompts' order: one row per prompt. With --samples, the field
-"alternatives" holds all texts but the first. Each result has a seed, with which
-'gpt2np generate' writes the same text.
+object), .csv, .tsv or .parquet. An object can set options for its prompt, as
+{"prompt": "...", "seed": 5, "max_new_tokens": 9} does. Other fields and columns
+are copied to the results, which go to --out in the prompts' order: one row per
+prompt. With --samples, the field "alternatives" holds all texts but the first.
+Each result has a seed, with which 'gpt2np generate' writes the same text.
 
 Run an interrupted command again to resume, also after you have added prompts at
 the end of the file. Until all prompts are done, the results are in a folder

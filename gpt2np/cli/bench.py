@@ -1,9 +1,9 @@
 """Measure a model's speed and memory on this machine.
 
-The command measures how fast the model reads prompts and generates single texts
-and batches, and the peak memory. It compares the speeds with the limits of this
-machine: memory bandwidth and matrix multiplication speed. Close other programs
-first, because their load distorts the results.
+The command measures the peak memory, and the speed of three tasks: to read a
+prompt, to generate one text, and to generate several texts together. It
+compares the speeds with the limits of this machine: memory bandwidth and matrix
+multiplication speed. Close other programs first: they distort the results.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Encode a corpus to one file of token ids, for training.
 
-INPUT is a folder, a pattern such as 'text/**/*.txt', or a file: text, or a file
-with a document per line or row. In every text, <|endoftext|> separates
-documents. Empty documents are dropped.
+INPUT is a text file, a table with a document per row (.jsonl, .csv, .tsv,
+.parquet), a folder of such files, or a pattern such as 'text/**/*.txt'. In
+every text, <|endoftext|> separates documents. Empty documents are dropped.
 
 The suffix of OUT selects the format:
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vocabulary_argument(parser)
     add_options(parser, DatasetOptions, ("field", "skip_errors", "special"))
     output = parser.add_argument_group("Output")
-    force = "Overwrite OUT, also where it was begun with other inputs or options"
+    force = "Overwrite OUT; discard unfinished results if input or options have changed"
     output.add_argument("--force", action="store_true", help=force)
     add_options(output, DatasetOptions, ("combine",))
     add_option(parser.add_argument_group("Performance"), DatasetOptions, "processes")

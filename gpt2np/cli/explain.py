@@ -1,8 +1,8 @@
 """Write an HTML page that shows how a model processes a prompt.
 
 The page has a picture of the forward pass that you can zoom into, the numbers
-behind it, and the merges of the tokens. It is one file, and needs only a
-browser. A prompt of more than 64 tokens is an error.
+behind it, and how the prompt is split into tokens. It is one file, and needs
+only a browser. A prompt of more than 64 tokens is an error.
 """
 
 import argparse

@@ -38,7 +38,7 @@ def add_rows_arguments(group: Any, *, required: bool) -> None:
     """Declare --out, a file of rows, and --force."""
     out = "File to write, with one row per result: .jsonl, .csv or .parquet"
     group.add_argument("--out", type=Path, required=required, metavar="FILE", help=out)
-    force = "Overwrite the --out file, also where it was begun with other inputs or options"
+    force = "Overwrite the --out file; discard unfinished results if input or options have changed"
     group.add_argument("--force", action="store_true", help=force)
 
 

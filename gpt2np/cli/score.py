@@ -1,8 +1,8 @@
 """Score documents: log probability, perplexity, bits per byte.
 
-FILE is a folder, a pattern such as 'text/**/*.jsonl', or a file: text, or a
-table with a document per line or row. In text files, <|endoftext|> separates
-documents; in tables, --special says what becomes of it.
+FILE is a text file, a table with a document per row (.jsonl, .csv, .tsv,
+.parquet), a folder of such files, or a pattern such as 'text/**/*.txt'. In text
+files, <|endoftext|> separates documents; in tables, --special decides on it.
 
 The command prints the perplexity of all documents together. With --out, it also
 writes a row for each document: the columns of the input, and then
@@ -15,8 +15,8 @@ counted                the number of scored tokens
 log_probability        the sum of the scored tokens' log probabilities, in nats
 perplexity             the perplexity per scored token
 word_perplexity, byte_perplexity, bits_per_character, bits_per_byte
-                       of the whole document; if its first token is not scored,
-                       that token gets the mean log probability of the others
+                       of the whole document (a first token that is not scored
+                       counts as much as the average token)
 
 A long document is read in windows of --context tokens, one every --stride
 tokens. Each token is scored once, in the first window that contains it.

@@ -1,8 +1,8 @@
 """Train a vocabulary on text.
 
-FILES are text files, files with a document per line or row, folders of such
-files, or patterns such as 'text/**/*.txt'. <|endoftext|> and every other
-special token separate documents.
+FILES are text files, tables with a document per row (.jsonl, .csv, .tsv,
+.parquet), folders of such files, or patterns such as 'text/**/*.txt'. In a
+text, <|endoftext|> and every other special token separate documents.
 
 The vocabulary is written to the folder --out, in files that gpt2np, tokenizers
 and transformers read. A report shows how well it compresses the text.

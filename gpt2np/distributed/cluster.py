@@ -35,7 +35,7 @@ class Cluster:
     )
     workers: int | None = option(
         None,
-        "Number of worker processes; each needs memory for its own copy of what --model names",
+        "Number of worker processes; each loads what `model` selects",
         default_text="as many as the cluster's CPUs allow",
         low=1,
     )

@@ -165,8 +165,8 @@ class GenerationOptions:
 
     token_healing: bool = option(
         False,
-        "Cut off the prompt's last tokens if a longer token begins with their text; the first new "
-        "tokens must then spell this text",
+        "Let the model replace the prompt's last tokens with a longer token that begins with the "
+        "same characters",
         details="This helps if a prompt ends in a space or within a word. See "
         "`gpt2np.generation.token_healing`.",
         group="Prompt",
@@ -178,12 +178,12 @@ class GenerationOptions:
         1.0, "Sample from the most likely tokens with a total probability of X", above=0, high=1
     )
     min_p: float = _sampling(
-        0.0, "Exclude tokens less than X times as likely as the most likely token", low=0, high=1
+        0.0, "Exclude tokens with less than X times the highest probability", low=0, high=1
     )
     typical_p: float = _sampling(
         1.0,
-        "Sample from as many tokens as have a total probability of X: those whose "
-        "-log(probability) is closest to the average over all tokens",
+        "Typical sampling: exclude the tokens that are much more or much less likely than "
+        "expected; the others have a total probability of X",
         details="This excludes unlikely tokens, and sometimes very likely ones (locally typical "
         "sampling, Meister et al. 2022).",
         above=0,
@@ -212,9 +212,8 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "When to end the search, once `num_beams` texts are complete: 'true', at once; 'false', "
-        "when no unfinished text has a better score yet; 'never', when no unfinished text could "
-        "still get a better one",
+        "After `num_beams` complete texts: 'true' stops; 'false' goes on while a better text is "
+        "likely; 'never', while one is possible",
     )
 
     repetition_penalty: float = _penalty(

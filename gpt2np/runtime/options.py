@@ -55,10 +55,10 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Guess several tokens and verify them in one pass; the text is the same, only faster: "
-        "'auto' guesses by the text's n-grams and a built-in table; FILE replaces that table; "
-        "'none' makes no guesses",
-        details="This is speculative decoding. `examples/make_ngram_table.py` makes a table.",
+        "Speculative decoding, for the same text in less time: 'auto' guesses tokens by n-grams; "
+        "FILE is an n-gram table to use; 'none' guesses nothing",
+        details="One pass verifies several tokens. 'auto' takes the n-grams of the text so far and "
+        "of a built-in table. `examples/make_ngram_table.py` makes a table.",
         group="Performance",
         metavar="auto|none|FILE",
     )

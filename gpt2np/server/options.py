@@ -43,8 +43,8 @@ class ServerOptions:
     )
     allowed_hosts: tuple[str, ...] = _access(
         (),
-        "Accept requests with the Host header NAME in addition to localhost and IP addresses; "
-        "needed only if no key is set",
+        "Accept requests to the host NAME, too, not only to localhost and IP addresses; needed "
+        "only if no key is set",
         flags=("--allowed-host",),
         metavar="NAME",
     )

@@ -50,10 +50,10 @@ class TrainingOptions:
     )
     special_tokens: tuple[str, ...] = option(
         (END_OF_TEXT,),
-        "Special token of the vocabulary; gpt2np encode needs <|endoftext|> among them",
+        "Special token to use; if you give any, give <|endoftext|>, too, for gpt2np encode",
         details="The special tokens get the first ids.",
         flags=("--special-token",),
-        default_text="<|endoftext|> only",
+        default_text="<|endoftext|>",
     )
     pattern: str | None = option(
         GPT2_PATTERN,
