@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = record.add_argument
     add("reference", type=Path, metavar="REFERENCE", help="File to write: .safetensors")
     prompt = "Prompt to record, with the name prompt0, a second one with prompt1, … (may be given "
-    prompt += "several times; default: five built-in prompts)"
+    prompt += (
+        "several times; default: built-in prompts, named short, token, unicode, repeated and full)"
+    )
     add("--prompt", action="append", metavar="TEXT", help=prompt)
     points = "Array to record, by hook point, as in 'blocks.0.attn.q' or 'blocks.*' (may be given "
     points += "several times; default: all)"
