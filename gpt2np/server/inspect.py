@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from gpt2np.errors import InvalidArgumentError, errors_about
-from gpt2np.interp import Target, hook_points_nbytes, saliency, trace
+from gpt2np.interp import Target, hook_points_nbytes, saliency
 from gpt2np.interp.description import array_json, describe_pass, describe_token, record_pass
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
@@ -55,7 +55,9 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
     @app.get("/api/token")
     async def get_token(id: int, model: str | None = None) -> Response:
         """Describe a token: its embedding, the nearest embeddings, and the merges of its bytes."""
-        return JSONResponse(await run_on(LONG_WORK, _describe_token, get_engine(model).lm, id))
+        lm = get_engine(model).lm
+        check_ids("id", [id], lm.model.config.vocab_size)
+        return JSONResponse(await run_on(LONG_WORK, describe_token, lm, id))
 
 
 async def _run(
@@ -81,13 +83,17 @@ def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
     ids = lm.encode_prompt(body.prompt) if isinstance(body.prompt, str) else body.prompt
     _check_prompt(lm, ids)
     check_ids("tokens", body.tokens or (), lm.model.config.vocab_size)
-    if body.points:
-        _check_size(lm, len(ids), body)
-    hooks = (*hooks, *hooks_of(body.interventions, lm.model.config))
-    with np.errstate(all="ignore"):  # check_finite raises an error instead
-        with errors_about("interventions"):
-            traced = record_pass(lm, ids, hooks)
-        points = _points(lm, ids, body, hooks) if body.points else {}
+    names = _select_points(lm, len(ids), body)
+    rows: dict[str, Array] = {}
+
+    def keep(name: str, array: Array) -> Array:
+        if name in names:
+            rows[name] = array[..., -(body.n_rows or len(ids)) :, :].copy()
+        return array
+
+    hooks = (*hooks, *hooks_of(body.interventions, lm.model.config), keep)
+    with np.errstate(all="ignore"), errors_about("interventions"):  # check_finite raises an error
+        traced = record_pass(lm, ids, hooks)
     result = describe_pass(
         lm,
         traced,
@@ -98,25 +104,9 @@ def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
         seed=body.seed,
         n_drawn=body.n_drawn,
     )
-    if points:
-        result["points"] = {name: array_json(array) for name, array in points.items()}
+    if rows:
+        result["points"] = {name: array_json(array) for name, array in rows.items()}
     return result
-
-
-def _points(
-    lm: LanguageModel, ids: Sequence[int], body: InspectRequest, hooks: Sequence[Hook]
-) -> dict[str, Array]:
-    """Return the last `n_rows` rows of the requested hook points' arrays."""
-    names = select_hook_points(body.points, lm.model.config.n_layer)
-    rows: dict[str, Array] = {}
-
-    def keep(name: str, array: Array) -> Array:
-        if name in names:
-            rows[name] = array[..., -(body.n_rows or len(ids)) :, :].copy()
-        return array
-
-    trace(lm, ids, names[-1], interventions=[*hooks, keep])
-    return rows
 
 
 def _check_prompt(lm: LanguageModel, ids: Sequence[int]) -> None:
@@ -125,9 +115,11 @@ def _check_prompt(lm: LanguageModel, ids: Sequence[int]) -> None:
         check_prompt_length(len(ids), lm.model.config)
 
 
-def _check_size(lm: LanguageModel, n_tokens: int, body: InspectRequest) -> None:
+def _select_points(lm: LanguageModel, n_tokens: int, body: InspectRequest) -> list[str]:
+    """Return the names of the requested hook points, if their rows are not too large."""
     with errors_about("points"):
-        size = hook_points_nbytes(lm.model.config, n_tokens, body.points, lm.model.dtype)
+        names = select_hook_points(body.points, lm.model.config.n_layer)
+    size = hook_points_nbytes(lm.model.config, n_tokens, names, lm.model.dtype)
     size = size * min(body.n_rows or n_tokens, n_tokens) // n_tokens
     if size > _MAX_BYTES:
         raise InvalidArgumentError(
@@ -135,6 +127,7 @@ def _check_size(lm: LanguageModel, n_tokens: int, body: InspectRequest) -> None:
             f"{_MAX_BYTES:,}; select fewer points, or use gpt2np.trace",
             param="points",
         )
+    return names
 
 
 def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
@@ -160,8 +153,3 @@ def _describe(lm: LanguageModel) -> Json:
         "eos_token_ids": list(config.eos_token_ids),
         "tokens": [base64.b64encode(token).decode("ascii") for token in tokens],
     }
-
-
-def _describe_token(lm: LanguageModel, token_id: int) -> Json:
-    check_ids("id", [token_id], lm.model.config.vocab_size)
-    return describe_token(lm, token_id)

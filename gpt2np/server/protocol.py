@@ -51,6 +51,7 @@ Ids = Entries[TokenId]
 NTop = Annotated[int, Field(ge=0, le=20)]
 Indices = Annotated[list[int], Field(fail_fast=True, min_length=1, max_length=1000)]
 Factor = Annotated[float, Field(ge=-1000, le=1000)]
+Point = Annotated[str, Field(pattern=r"^(embed|blocks\.)", max_length=100)]
 
 
 class _Request(BaseModel):
@@ -115,7 +116,7 @@ class EditRequest(_ClosedRequest):
     By default, the factor is 1 with a vector, or else 0.
     """
 
-    point: str = Field(pattern=r"^(embed|blocks\.)", max_length=100)
+    point: Point
     positions: Indices | None = None
     heads: Indices | None = None
     channels: Indices | None = None
@@ -402,7 +403,7 @@ class InspectRequest(_Filters, _ClosedRequest):
     ]
     seed: int | None = Field(None, ge=0, lt=2**32, description="Seed of the draw to show.")
     n_drawn: int = Field(0, ge=0, le=100_000, description="Tokens drawn with the seed before.")
-    points: list[Annotated[str, Field(max_length=100)]] = Field([], max_length=100)
+    points: list[Point] = Field([], max_length=100)
     n_rows: int | None = Field(None, ge=1, description="Rows of `points` to return, from the end.")
     interventions: Edits = []
 

@@ -21,10 +21,11 @@ def array(described):
 
 
 def test_rows_of_points(client, lm):
-    points = ["blocks.2.attn.q", "blocks.2.mlp.act", "ln_f"]
+    points = ["embed", "blocks.2.attn.q", f"blocks.{lm.model.config.n_layer - 1}.resid"]
     body = {"prompt": "Once upon a time", "include": [], "points": points, "n_rows": 2}
+    body["interventions"] = [{"point": "blocks.1.attn.z", "heads": [2]}]
     answer = client.post("/api/inspect", json=body).json()["points"]
-    traced = trace(lm, body["prompt"], points)
+    traced = trace(lm, body["prompt"], points, interventions=zero_head(1, 2))
     for name in points:
         np.testing.assert_array_equal(array(answer[name]), traced[name][..., -2:, :])
 
@@ -57,8 +58,9 @@ def edit(**values):
         ("inspect", {"prompt": [99999]}, "prompt", "99999"),
         ("inspect", {"prompt": "a", "tokens": [4096]}, "tokens", "vocabulary of 4096"),
         ("inspect", {"prompt": "a", "n": 0}, "n", "n: "),
-        ("inspect", {"prompt": "a", "points": ["nonsense"]}, "points", "unknown hook point"),
-        ("inspect", {"prompt": [5] * 512, "points": ["*"]}, "points", "limit"),
+        ("inspect", {"prompt": "a", "points": ["blocks.9.z"]}, "points", "unknown hook point"),
+        ("inspect", {"prompt": "a", "points": ["logits"]}, "points", "embed|blocks"),
+        ("inspect", {"prompt": [5] * 512, "points": ["blocks.*"]}, "points", "limit"),
         ("inspect", {"prompt": "a", **edit(positions=[99])}, "interventions", "position 99"),
         ("inspect", {"prompt": "a", **edit(point="blocks.9.attn.z")}, "interventions", "unknown"),
         ("inspect", {"prompt": "a", "top_p": 2}, "top_p", "top_p"),
