@@ -55,7 +55,7 @@ class Guard:
         scope = {**scope, "request_id": request_id}
         with suppress(asyncio.CancelledError):  # uvicorn ends; it would write a traceback
             if refusal := self._refuse(scope["method"], scope["path"], Headers(scope=scope)):
-                await _refuse_and_close(refusal, scope, receive, send_with_id)
+                await _refuse_and_close(refusal, receive, send_with_id)
             else:
                 await self._app(scope, _limited(receive), send_with_id)
 
@@ -106,22 +106,16 @@ def _limited(receive: Receive) -> Receive:
     return limited_receive
 
 
-async def _refuse_and_close(
-    refusal: JSONResponse, scope: Scope, receive: Receive, send: Send
-) -> None:
+async def _refuse_and_close(refusal: JSONResponse, receive: Receive, send: Send) -> None:
     """Send a response at once; close the connection once the client has read it.
 
     If the connection was closed while the client still sends the body, the client might not read
     the response. So the body is discarded before the end of the response, for a limited time.
     """
-
-    async def send_open(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            message = {**message, "more_body": True}
-        await send(message)
-
     refusal.headers["Connection"] = "close"
-    await refusal(scope, receive, send_open)
+    head = {"status": refusal.status_code, "headers": refusal.raw_headers}
+    await send({"type": "http.response.start", **head})
+    await send({"type": "http.response.body", "body": refusal.body, "more_body": True})
     deadline = time.monotonic() + _LINGER
     with suppress(asyncio.TimeoutError):
         while (await asyncio.wait_for(receive(), deadline - time.monotonic())).get("more_body"):
