@@ -27,7 +27,7 @@ REFUSED = dict.fromkeys(_REFUSED_UNLESS_1, 1) | dict.fromkeys(
         *("allowed_token_ids", "chat_template", "continue_final_message", "functions", "grammar"),
         *("guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex"),
         *("include_stop_str_in_output", "max_new_tokens", "no_repeat_ngram_size", "prompt_embeds"),
-        *("return_tokens_as_token_ids", "stop_regex", "suffix", "truncate_prompt_tokens"),
+        *("return_tokens_as_token_ids", "stop_regex", "suffix", "tools", "truncate_prompt_tokens"),
         "use_beam_search",
     ),
     0,
@@ -374,9 +374,7 @@ class TokenizeRequest(OpenRequest):
     add_generation_prompt: bool | None = True
 
     @model_validator(mode="after")
-    def _check_ids(self) -> TokenizeRequest:
-        if (self.model_extra or {}).get("tools"):
-            raise unsupported("tools", "is not supported")
+    def _check_given(self) -> TokenizeRequest:
         if self.prompt is None and self.messages is None:
             raise unsupported("prompt", "is missing")
         return self
