@@ -122,9 +122,8 @@ class GPT2NPModel(llm.Model):
         messages = [{"role": m.role, "content": _text(m)} for m in prompt.messages]
         if not messages or messages[-1]["role"] != "user":  # llm omits an empty prompt
             messages.append({"role": "user", "content": ""})
-        session = ChatSession(lm, template, options=options)
-        if messages[0]["role"] == "system":
-            session.set_system(messages.pop(0)["content"])
+        system = messages.pop(0)["content"] if messages[0]["role"] == "system" else None
+        session = ChatSession(lm, template, system=system, options=options)
         session.messages += messages
         return session
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpt2np.chat.session import UNSUPPORTED_OPTIONS
+from gpt2np.chat.session import UNSUPPORTED_OPTIONS, ChatSession
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.sampling import new_seed
-
-if TYPE_CHECKING:
-    from gpt2np.chat.session import ChatSession
 
 FENCE = '"""'
 
@@ -41,7 +37,6 @@ QUIT, RETRY = "/quit", "/retry"
 
 HELP = f"""\
 /set NAME VALUE   Set an option, as in /set temperature 0.7; none resets it
-/system [TEXT]    Set or remove the system message
 /retry            Generate another answer to the last message
 /clear            Remove all messages and answers
 /help             Show this list
@@ -62,9 +57,6 @@ def run_command(session: ChatSession, line: str) -> str:
         return command
     if command == "/set":
         return _set(session, text)
-    if command == "/system":
-        session.set_system(text)
-        return "system message set" if text else "system message removed"
     if command == "/clear":
         session.messages = [m for m in session.messages if m["role"] == "system"]
         return "conversation cleared"
@@ -88,9 +80,9 @@ def _set(session: ChatSession, text: str) -> str:
         del changed[name]
     resolved = session.resolve_options(changed)
     if name == "seed":
-        session.seed = new_seed() if value is None else value
-        return f"seed: {session.seed}"
-    session.options = changed
+        session.seed = resolved.seed or 0
+    else:
+        session.options = changed
     return f"{name}: {getattr(resolved, name)}"
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpt2np.chat.template import ChatTemplate
 from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.generation.completion import Completion
 from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
-from gpt2np.generation.sampling import new_seed
+from gpt2np.generation.streaming import TextStream
 from gpt2np.kernels.array import common_length
+from gpt2np.language_model import LanguageModel
+from gpt2np.model import KVCache
 from gpt2np.options import options_of
-
-if TYPE_CHECKING:
-    from gpt2np.generation.completion import Completion
-    from gpt2np.generation.streaming import TextStream
-    from gpt2np.language_model import LanguageModel
-    from gpt2np.model import KVCache
 
 Message = dict[str, str]
 """A message: a role, such as "user", and a content."""
@@ -65,36 +62,22 @@ class ChatSession:
         check_argument(is_template, "template", template, "from read_chat_template, or None")
         if unsupported := [name for name in UNSUPPORTED_OPTIONS if name in (options or {})]:
             raise InvalidArgumentError(f"a chat does not support {unsupported[0]}; leave it out")
+        if system is not None and template is None:
+            raise InvalidArgumentError(
+                f"{lm.name} has no chat template; a system message needs one"
+            )
         self.lm = lm
         self.template = template
-        self.messages: list[Message] = []
-        if system is not None:
-            self.set_system(system)
-        self.options = dict(options or {})
-        seed = self.options.pop("seed", None)
-        self.seed: int = new_seed() if seed is None else seed
+        self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
         # These override the model's defaults.
         self._defaults: Any = {"num_beams": 1, "num_return_sequences": 1}
-        self.resolve_options({**self.options, "seed": seed})
+        self.options = dict(options or {})
+        self.seed: int = self.resolve_options(self.options).seed or 0
+        self.options.pop("seed", None)
         self.completion: Completion | None = None
         self.left_out = self.n_reused = 0
         self._cached_ids: list[int] = []
         self._cache: KVCache | None = None
-
-    def set_system(self, text: str) -> None:
-        """Set the system message; "" removes it.
-
-        Raises InvalidArgumentError for a base model, which has no system message.
-        """
-        if self.template is None:
-            raise InvalidArgumentError(
-                f"{self.lm.name} has no chat template; a system message needs one"
-            )
-        turns = self.messages[len(self._system()) :]
-        self.messages = ([{"role": "system", "content": text}] if text else []) + turns
-
-    def _system(self) -> list[Message]:
-        return [message for message in self.messages[:1] if message["role"] == "system"]
 
     def resolve_options(self, options: dict[str, Any]) -> GenerationOptions:
         """Fill in missing `options` with the defaults of the session and of the model."""
@@ -162,8 +145,9 @@ class ChatSession:
             ids = encode(joined_text(messages), disallowed_special=())
             return ids if len(ids) <= max_length else ids[-(context // 2) :]
         starts = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        system = [message for message in messages[:1] if message["role"] == "system"]
         for self.left_out, start in enumerate(starts):
-            kept = messages if self.left_out == 0 else [*self._system(), *messages[start:]]
+            kept = [*system, *messages[start:]] if self.left_out else messages
             ids = self.template.encode(kept, self.lm.tokenizer)
             if len(ids) <= max_length:
                 break

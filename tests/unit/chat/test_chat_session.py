@@ -240,7 +240,6 @@ class TestCommands:
             ("/set top_k", "/set top_k needs a value"),
             ("/set seed x", "seed is 'x'"),
             ("/dance", "unknown command /dance; /help"),
-            ("/system Be kind.", "has no chat template"),
             (f"/set top_k {'[' * 100_000}", "top_k is"),
         ],
     )
