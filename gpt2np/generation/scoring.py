@@ -35,17 +35,11 @@ __all__ = ["ScoredText", "TextScore", "score_texts"]
 _MAX_ROWS = 128  # rows of logits in one pass; more are no faster (benchmarks/NOTES.md)
 _MAX_TOKENS = 512  # tokens in one pass
 
+Window = tuple[int, int, int]
+"""The ids `start` … `stop` - 1, of which `first` … `stop` - 1 are scored; first > start.
 
-class Window(NamedTuple):
-    """The token ids of a window, (n,). The scored ids are `ids[first:]`; `first` is at least 1.
-
-    n may exceed the model's context by one, because the model does not read the last id. `position`
-    is the index of the first scored id among the ids of all texts.
-    """
-
-    ids: IntArray
-    first: int
-    position: int
+A window may have one id more than the model's context: the model does not read the last id.
+"""
 
 
 class ScoredText(NamedTuple):
@@ -174,12 +168,8 @@ def _scored(text: str, start: int, stop: int, logprob: float) -> ScoredText:
     return ScoredText(text, start, stop, logprob, -logprob / math.log(2))
 
 
-def strided_spans(
-    length: int, context: int, stride: int, n_prefix: int = 0
-) -> Iterator[tuple[int, int, int]]:
+def strided_spans(length: int, context: int, stride: int, n_prefix: int = 0) -> Iterator[Window]:
     """Yield windows (start, first, stop) of `context` tokens that start every `stride` tokens.
-
-    The tokens first … stop - 1 of a window start … stop - 1 are scored.
 
     Each token is scored once, in the first window that contains the token, as in Hugging Face's
     guide "Perplexity of fixed-length models". Tokens without a preceding token are not scored: the
@@ -225,41 +215,40 @@ def score_texts(
         InvalidArgumentError: a token id, context or stride is out of its range.
     """
     context, stride = check_window(model, context, stride)
-    inputs, windows, n_before = [], list[Window](), 0
     prefixes = [()] * len(texts) if prefixes is None else prefixes
-    for text, prefix in zip(texts, prefixes, strict=True):
-        parts = [part for part in (prefix, text) if np.size(part)]
-        checked = check_sequences(parts, model.config.vocab_size) if parts else []
-        ids = np.concatenate([np.empty(0, np.int64), *checked]).astype(np.int64)
-        for start, first, stop in strided_spans(len(ids), context, stride, len(prefix)):
-            windows.append(Window(ids[start:stop], first - start, n_before + first))
-        inputs.append(ids)
-        n_before += len(ids)
-    logprobs, best = np.full(n_before, np.nan), np.full(n_before, -1)
+    pairs = [*zip(prefixes, texts, strict=True)]
+    parts = [part for pair in pairs for part in pair if np.size(part)]
+    checked = check_sequences(parts, model.config.vocab_size) if parts else []
+    ids = np.concatenate([np.empty(0, np.int64), *checked])
+    ends = np.cumsum([len(prefix) + np.size(text) for prefix, text in pairs]).tolist()
+    texts_at = [*zip([0, *ends], ends, prefixes, strict=False)]
+    windows = [
+        (begin + start, begin + first, begin + stop)
+        for begin, end, prefix in texts_at
+        for start, first, stop in strided_spans(end - begin, context, stride, len(prefix))
+    ]
+    logprobs, best = np.full(len(ids), np.nan), np.full(len(ids), -1)
     for batch in _batches(windows, 0 if hook else _MAX_TOKENS):
-        scored = [np.arange(w.position, w.position + len(w.ids) - w.first) for w in batch]
-        positions = np.concatenate(scored)
-        logprobs[positions], best[positions] = _score_batch(model, batch, hook)
-        on_progress(len(positions))
-    results, stop = [], 0
-    for ids, prefix in zip(inputs, prefixes, strict=True):
-        start, stop = stop + len(prefix), stop + len(ids)
-        part = slice(start, stop)
-        results.append(TextScore(ids[len(prefix) :], logprobs[part].copy(), best[part].copy()))
-    return results
+        scored = np.concatenate([np.arange(first, stop) for _, first, stop in batch])
+        logprobs[scored], best[scored] = _score_batch(model, ids, batch, hook)
+        on_progress(len(scored))
+    slices = [slice(begin + len(prefix), end) for begin, end, prefix in texts_at]
+    return [
+        TextScore(ids[part].copy(), logprobs[part].copy(), best[part].copy()) for part in slices
+    ]
 
 
 def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[int, int]:
     """Check context and stride. Returns both, with None replaced by the defaults."""
-    for name, value in (("context", context), ("stride", stride)):
-        check_argument(value is None or is_integer(value), name, value, "an integer or None")
     n_positions = model.config.n_positions
     context = n_positions if context is None else context
-    stride = max(1, context // 2) if stride is None else stride
-    expected = f"2 to {n_positions}, the model's number of positions"
-    check_argument(2 <= context <= n_positions, "context", context, expected)
-    expected = f"1 to {context}, the context, or the tokens between two windows would not be scored"
-    check_argument(1 <= stride <= context, "stride", stride, expected)
+    is_valid = is_integer(context) and 2 <= context <= n_positions
+    expected = f"an integer from 2 to {n_positions}, the model's number of positions"
+    check_argument(is_valid, "context", context, expected)
+    stride = context // 2 if stride is None else stride
+    is_valid = is_integer(stride) and 1 <= stride <= context
+    most = f"{context}, the context, or the tokens between two windows would not be scored"
+    check_argument(is_valid, "stride", stride, f"an integer from 1 to {most}")
     return context, stride
 
 
@@ -267,7 +256,7 @@ def _batches(windows: Sequence[Window], max_tokens: int) -> Iterator[Sequence[Wi
     """Divide windows into batches of at most `max_tokens` ids, or of one window."""
     batch: list[Window] = []
     for window in windows:
-        if batch and sum(len(w.ids) for w in [*batch, window]) > max_tokens:
+        if batch and sum(stop - start for start, _, stop in [*batch, window]) > max_tokens:
             yield batch
             batch = []
         batch.append(window)
@@ -275,20 +264,22 @@ def _batches(windows: Sequence[Window], max_tokens: int) -> Iterator[Sequence[Wi
         yield batch
 
 
-def _score_batch(model: GPT2, windows: Sequence[Window], hook: Hook | None) -> list[NDArray[Any]]:
+def _score_batch(
+    model: GPT2, ids: IntArray, windows: Sequence[Window], hook: Hook | None
+) -> list[NDArray[Any]]:
     """Score windows as packed sequences, in forward passes of bounded size; with a hook, in one.
 
     Returns the arrays of `_score_logits` for the scored ids of all windows.
     """
-    inputs = [window.ids[:-1] for window in windows]
+    inputs = [ids[start : stop - 1] for start, _, stop in windows]
     cuts = np.cumsum([0, *map(len, inputs)]).tolist()
     rows = np.concatenate(  # packed tokens that need logits
         [
-            np.arange(cut + window.first - 1, cut + len(window.ids) - 1)
-            for cut, window in zip(cuts, windows, strict=False)
+            np.arange(first - 1, stop - 1) + (cut - start)
+            for cut, (start, first, stop) in zip(cuts, windows, strict=False)
         ]
     )
-    targets = np.concatenate([window.ids[window.first :] for window in windows])
+    targets = np.concatenate([ids[first:stop] for _, first, stop in windows])
     caches = [model.new_cache() for _ in windows]
     parts, n_scored = [], 0
     for start, stop in [(0, cuts[-1])] if hook else _passes(cuts[-1], rows):

@@ -85,8 +85,8 @@ class TestScoreText:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"context": 49}, "context is 49; it must be 2 to 48"),
-            ({"context": 10, "stride": 11}, "stride is 11; it must be 1 to 10"),
+            ({"context": 49}, "context is 49; it must be an integer from 2 to 48"),
+            ({"context": 10, "stride": 11}, "stride is 11; it must be an integer from 1 to 10"),
             ({"stride": 0}, "stride is 0"),
         ],
     )
