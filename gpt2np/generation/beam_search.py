@@ -14,7 +14,8 @@ import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.completion import FinishReason
-from gpt2np.generation.logits_processors import TokenHistory, compute_logits
+from gpt2np.generation.logits_processors import compute_logits
+from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob, log_softmax, token_logprob
 from gpt2np.generation.sequence import RunningSequence, start_sequence
@@ -30,6 +31,7 @@ class Beam:
     """A continuation that a beam search extends, or has finished."""
 
     ids: list[int]  # includes the id that ended the continuation
+    n_left: int  # maximum number of further ids
     total_logprob: np.float32
     cache: KVCache
     constraint: Constraint | None
@@ -37,52 +39,28 @@ class Beam:
     score: float = 0.0  # total_logprob / length ** length_penalty
     logprobs: list[TokenLogprob] = field(default_factory=list)  # of `ids`, if requested
 
-
-@dataclass
-class _Search:
-    """The fixed parameters of a beam search, and the best finished continuations so far."""
-
-    request: Request
-    max_length: int  # maximum number of ids of a continuation
-    finished: list[Beam] = field(default_factory=list)
-    is_hopeless: bool = False  # whether no running beam can still enter `finished`
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.finished) == self.request.options.num_beams
-
-    @property
-    def is_finished(self) -> bool:
-        return self.is_hopeless or (self.is_full and self.request.options.early_stopping is True)
-
-    def extended(self, beam: Beam, token_id: int, total_logprob: np.float32, logits: Array) -> Beam:
-        """Return a beam with one more token, selected from logits (V,)."""
-        ids, options, logprobs = [*beam.ids, token_id], self.request.options, beam.logprobs
+    def longer(
+        self, request: Request, token_id: int, total_logprob: np.float32, logits: Array
+    ) -> Beam:
+        """Return the continuation with one more token, selected from logits (V,)."""
+        ids, options, logprobs = [*self.ids, token_id], request.options, self.logprobs
         if options.logprobs is not None:
             logprobs = [*logprobs, token_logprob(logits, token_id, options.logprobs)]
         reason: FinishReason | None = None
-        constraint = beam.constraint.advance(token_id) if beam.constraint else None
-        if token_id in self.request.eos_token_ids:
+        constraint = self.constraint.advance(token_id) if self.constraint else None
+        if token_id in request.eos_token_ids:
             reason = "eos"
         elif token_id in options.stop_token_ids or (constraint and constraint.complete):
             reason = "stop"
-        elif len(ids) == self.max_length:
+        elif self.n_left == 1:
             reason = "length"
-        score = self.score(total_logprob, len(ids))
-        return Beam(ids, total_logprob, beam.cache, constraint, reason, score, logprobs)
+        score, n_left = _score(total_logprob, len(ids), options), self.n_left - 1
+        return Beam(ids, n_left, total_logprob, self.cache, constraint, reason, score, logprobs)
 
-    @np.errstate(all="ignore")  # a score may be infinite with a large length_penalty
-    def score(self, total_logprob: np.float32, length: int) -> float:
-        return float(
-            np.float32(total_logprob / np.float32(length**self.request.options.length_penalty))
-        )
 
-    def add(self, beams: Sequence[Beam]) -> None:
-        """Add finished continuations; keep the best `num_beams`. No effect after the search."""
-        if not self.is_finished:
-            candidates = [*self.finished, *beams]
-            candidates.sort(key=lambda beam: beam.score, reverse=True)
-            self.finished = candidates[: self.request.options.num_beams]
+@np.errstate(all="ignore")  # a score may be infinite with a large length_penalty
+def _score(total_logprob: np.float32, length: int, options: GenerationOptions) -> float:
+    return float(np.float32(total_logprob / np.float32(length**options.length_penalty)))
 
 
 def beam_search(model: GPT2, request: Request) -> list[Beam]:
@@ -95,53 +73,59 @@ def beam_search(model: GPT2, request: Request) -> list[Beam]:
         InvalidArgumentError: no beam has an allowed next token, and no continuation has ended.
     """
     prompt, options = list(request.ids), request.options
-    start = start_sequence(model, request)
-    max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
-    search = _Search(request, max_length)
-    beams = [Beam([], np.float32(0), start.cache, request.constraint)]
-    new = [prompt]
-    while True:
-        logits = compute_logits(model, new, [beam.cache for beam in beams], last_token_indices(new))
-        beams = _next_beams(search, beams, logits)
+    start, finished = start_sequence(model, request), list[Beam]()
+    running = [Beam([], start.tokens_left + 1, np.float32(0), start.cache, request.constraint)]
+    while running:
+        # 1. One pass computes the logits after each beam.
+        new = [beam.ids[-1:] or prompt for beam in running]
+        caches = [beam.cache for beam in running]
+        logits = compute_logits(model, new, caches, last_token_indices(new))
+        # 2. The most likely beams with one more token go on, or end.
+        running = _extended(request, running, logits, finished)
+        # 3. The search ends when its time is up, or no running beam can be among the best.
+        if running and len(finished) == options.num_beams:
+            best, is_patient = running[0], options.early_stopping == "never"
+            n_more = best.n_left if is_patient and options.length_penalty > 0 else 0
+            highest = _score(best.total_logprob, len(best.ids) + n_more, options)
+            if options.early_stopping is True or highest <= finished[-1].score:
+                running = []
         if time.monotonic() >= start.deadline:
-            search.add([replace(beam, finish_reason="time") for beam in beams])
-            beams = []
-        if not beams or search.is_finished:
-            return search.finished
-        new = [[beam.ids[-1]] for beam in beams]
+            _keep_best(finished, [replace(beam, finish_reason="time") for beam in running], options)
+            running = []
+    return finished
 
 
-def _next_beams(search: _Search, beams: Sequence[Beam], logits: Array) -> list[Beam]:
-    """Return the running beams after one more token; add ended continuations to `search`."""
-    request, options = search.request, search.request.options
+def _extended(
+    request: Request, beams: Sequence[Beam], logits: Array, finished: list[Beam]
+) -> list[Beam]:
+    """Return the running beams after one more token; add those that end to `finished`."""
+    options = request.options
     ended: list[Beam] = []
-    running: list[tuple[int, Beam]] = []  # (index of the extended beam, new beam)
+    running: list[Beam] = []
     n_end_ids = len({*request.eos_token_ids}) + len(options.stop_token_ids)
-    candidates = _candidates(search, beams, logits, max(2, 1 + n_end_ids) * options.num_beams)
+    count = max(2, 1 + n_end_ids) * options.num_beams
+    candidates = _candidates(request, beams, logits, count, bool(finished))
     for rank, (index, token_id, total_logprob) in enumerate(candidates):
-        longer = search.extended(beams[index], token_id, total_logprob, logits[index])
-        if longer.finish_reason is None:
-            running.append((index, longer))
-        elif rank < options.num_beams:  # a worse candidate that ends is dropped
-            ended.append(longer)
-    search.add(ended)
-    running = running[: options.num_beams]
-    if running and search.is_full:  # can the best running beam still enter `finished`?
-        best, length = running[0][1].total_logprob, len(running[0][1].ids)
-        if options.early_stopping == "never" and options.length_penalty > 0:
-            length = search.max_length
-        if search.score(best, length) <= search.finished[-1].score:
-            search.is_hopeless = True
-    used: set[int] = set()
-    for index, beam in running:  # only the first extension of a beam takes over its KV cache
-        if index in used:
-            beam.cache = beam.cache.copy()
-        used.add(index)
-    return [beam for _, beam in running]
+        beam = beams[index].longer(request, token_id, total_logprob, logits[index])
+        if beam.finish_reason and rank < options.num_beams:  # one that ranks below is dropped
+            ended.append(beam)
+        elif not beam.finish_reason and len(running) < options.num_beams:
+            if any(beam.cache is other.cache for other in running):
+                beam.cache = beam.cache.copy()  # the first extension took over the KV cache
+            running.append(beam)
+    _keep_best(finished, ended, options)
+    return running
+
+
+def _keep_best(finished: list[Beam], ended: Sequence[Beam], options: GenerationOptions) -> None:
+    """Add beams that have ended to `finished`; keep the best `num_beams`."""
+    finished += ended
+    finished.sort(key=lambda beam: beam.score, reverse=True)
+    del finished[options.num_beams :]
 
 
 def _candidates(
-    search: _Search, beams: Sequence[Beam], logits: Array, count: int
+    request: Request, beams: Sequence[Beam], logits: Array, count: int, may_fail: bool
 ) -> list[tuple[int, int, np.float32]]:
     """Return the `count` most likely one-token extensions of the beams, best first.
 
@@ -150,14 +134,13 @@ def _candidates(
     rows, errors = [], []
     for beam, row in zip(beams, logits, strict=True):
         logprobs = log_softmax(row).astype(np.float32)
-        history = TokenHistory(search.request.ids, beam.ids)
         try:
-            logprobs = search.request.process(logprobs, history, beam.constraint)
+            logprobs = request.process(logprobs, beam.ids, beam.constraint)
             rows.append(logprobs + beam.total_logprob)
         except InvalidArgumentError as error:  # other beams may continue
             rows.append(np.full(len(row), -np.inf, np.float32))
             errors.append(error)
-    if len(errors) == len(beams) and not search.finished:
+    if len(errors) == len(beams) and not may_fail:
         raise errors[0]
     totals = np.stack(rows)
     flat = totals.reshape(-1)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -67,18 +67,6 @@ _FORBIDDING = [
 ]
 
 
-class TokenHistory(NamedTuple):
-    """The token ids of the prompt and those after it, which penalties and bans read."""
-
-    prompt: Sequence[int]
-    generated: Sequence[int]
-
-    @property
-    def ids(self) -> list[int]:
-        """All token ids so far."""
-        return [*self.prompt, *self.generated]
-
-
 def repeated_ngram_ids(ids: Sequence[int], n: int) -> list[int]:
     """Return the ids that have followed the last `n` of `ids` before."""
     array = np.asarray(ids, np.int64)
@@ -95,14 +83,16 @@ def repeated_ngram_ids(ids: Sequence[int], n: int) -> list[int]:
 def process_logits(
     logits: Array,
     options: GenerationOptions,
-    history: TokenHistory,
+    prompt: Sequence[int],
+    generated: Sequence[int],
     eos_token_ids: Collection[int],
     constraint: Constraint | None = None,
 ) -> Array:
     """Apply bias, penalties and bans of `options`, then the constraint, to logits (V,).
 
-    Returns the input array itself if there is nothing to apply. `options.bad_words` is not read:
-    the request already has the banned texts in `bad_words_ids`, as ids.
+    `prompt` and `generated` are the token ids so far. Returns the input array itself if there is
+    nothing to apply. `options.bad_words` is not read: the request already has the banned texts in
+    `bad_words_ids`, as ids.
 
     Raises:
         InvalidArgumentError: options and constraint forbid every next token.
@@ -111,18 +101,18 @@ def process_logits(
     if options.logit_bias:
         logits = add_logit_bias(logits, options.logit_bias)
     if options.repetition_penalty != 1:
-        used = np.unique(history.ids)
+        used = np.unique([*prompt, *generated])
         logits = repetition_penalty(logits, used, options.repetition_penalty)
     presence, frequency = options.presence_penalty, options.frequency_penalty
     if presence or frequency:
-        generated = np.array(history.generated, np.int64)
-        counts = np.bincount(generated, minlength=len(logits))
+        counts = np.bincount(np.array(generated, np.int64), minlength=len(logits))
         logits = presence_and_frequency_penalty(logits, counts, presence, frequency)
     if options.no_repeat_ngram_size:
-        logits = ban(logits, repeated_ngram_ids(history.ids, options.no_repeat_ngram_size - 1))
+        repeated = repeated_ngram_ids([*prompt, *generated], options.no_repeat_ngram_size - 1)
+        logits = ban(logits, repeated)
     if options.bad_words_ids:
-        logits = ban_words(logits, history, options.bad_words_ids)
-    is_short = len(history.generated) < options.min_new_tokens
+        logits = ban_words(logits, [*prompt, *generated], options.bad_words_ids)
+    is_short = len(generated) < options.min_new_tokens
     if options.ignore_eos or is_short:
         logits = ban(logits, eos_token_ids)
     if is_short and options.stop_token_ids:
@@ -131,7 +121,7 @@ def process_logits(
         logits = apply_constraint(logits, constraint)
     if logits is not unprocessed and not math.isfinite(logits.max()):
         raise InvalidArgumentError(
-            f"after {len(history.generated)} tokens every token is ruled out; loosen what bans "
+            f"after {len(generated)} tokens every token is ruled out; loosen what bans "
             "tokens: bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, the constraint "
             "(choices, regex, json_schema)",
             param=next((name for name in _FORBIDDING if getattr(options, name)), None),
@@ -168,9 +158,9 @@ def presence_and_frequency_penalty(
     return result
 
 
-def ban_words(logits: Array, history: TokenHistory, words: Collection[Sequence[int]]) -> Array:
-    """Forbid each next id that would complete one of `words`, which are sequences of ids."""
-    tail = history.ids[-max(map(len, words)) :]
+def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]]) -> Array:
+    """Forbid each id after `ids` that would complete one of `words`, which are lists of ids."""
+    tail = ids[-max(map(len, words)) :]
     starts = {n: tuple(tail[len(tail) - n :]) for n in range(len(tail) + 1)}
     return ban(logits, [last for *start, last in words if starts.get(len(start)) == tuple(start)])
 

@@ -20,7 +20,7 @@ from gpt2np.errors import (
 )
 from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.drafts import DraftSource
-from gpt2np.generation.logits_processors import TokenHistory, process_logits
+from gpt2np.generation.logits_processors import compute_logits, process_logits
 from gpt2np.generation.options import (
     TEXT_CONSTRAINTS,
     GenerationOptions,
@@ -79,15 +79,17 @@ class Request:
     n_healed: int = 0
 
     def process(
-        self, logits: Array, history: TokenHistory, constraint: Constraint | None = None
+        self, logits: Array, new_ids: Sequence[int], constraint: Constraint | None
     ) -> Array:
         """Apply the options, a constraint and the caller's logits processors to logits (V,).
 
-        Raises the errors of `process_logits` and `Callbacks.process`.
+        The logits follow the prompt and `new_ids`. Raises the errors of `process_logits` and
+        `Callbacks.process`.
         """
-        logits = process_logits(logits, self.options, history, self.eos_token_ids, constraint)
+        ends = self.eos_token_ids
+        logits = process_logits(logits, self.options, self.ids, new_ids, ends, constraint)
         if self.callbacks.logits_processor:
-            logits = self.callbacks.process(history.ids, logits)
+            logits = self.callbacks.process([*self.ids, *new_ids], logits)
         return logits
 
     def continuations(self) -> list[Request]:

@@ -14,7 +14,6 @@ from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation.callbacks import GeneratedToken
 from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.detokenizer import StreamingDetokenizer
-from gpt2np.generation.logits_processors import TokenHistory
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import (
     RandomGenerator,
@@ -68,9 +67,13 @@ class RunningSequence:
     is_cancelled: bool = False
 
     def __post_init__(self) -> None:
-        self.history = TokenHistory(self.request.ids, self.ids)
-        self.constraint: Constraint | None = self.request.constraint
-        self.detokenizer = new_detokenizer(self.request)
+        request, options = self.request, self.request.options
+        self.cache = self.model.new_cache()
+        self.rng = RandomGenerator(options.seed)
+        self.deadline = time.monotonic() + (options.max_time or math.inf)
+        self.constraint: Constraint | None = request.constraint
+        self.detokenizer = new_detokenizer(request)
+        self.drafter = request.draft_source.start() if request.draft_source else None
 
     @property
     def length(self) -> int:
@@ -168,7 +171,7 @@ class RunningSequence:
 
     def choose(self, logits: Array) -> int:
         """Select the next token id from logits (V,). Raises the same errors as `accept`."""
-        logits = self.request.process(logits, self.history, self.constraint)
+        logits = self.request.process(logits, self.ids, self.constraint)
         return next_id(logits, self.request.options, partial(self.rng.number, len(self.ids)))
 
     def append(self, token_id: int, logits: Array) -> None:

@@ -6,7 +6,6 @@ choice with a small margin may differ.
 
 import numpy as np
 
-from gpt2np.generation.logits_processors import process_logits
 from gpt2np.generation.sampling import next_probabilities
 from gpt2np.kernels.blas import small_kernels
 
@@ -27,8 +26,7 @@ def watch(sequence):
 
 def _gap(sequence, logits):
     """Return the margin: between the two highest logits, or from the random number to an edge."""
-    state = (sequence.history, sequence.request.eos_token_ids, sequence.constraint)
-    logits = process_logits(logits, sequence.request.options, *state)
+    logits = sequence.request.process(logits, sequence.ids, sequence.constraint)
     if sequence.request.options.temperature == 0:
         second, first = np.partition(logits, -2)[-2:]
         return first - second

@@ -16,7 +16,7 @@ from helpers.stored_references import (
 
 from gpt2np import GenerationOptions, Tokenizer
 from gpt2np.generation.beam_search import beam_search
-from gpt2np.generation.logits_processors import TokenHistory, process_logits
+from gpt2np.generation.logits_processors import process_logits
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import next_probabilities
 from gpt2np.generation.sequence import start_sequence
@@ -43,7 +43,7 @@ def test_every_hook_point(model):
 @pytest.mark.parametrize("number", range(len(OPTIONS)), ids=lambda n: " ".join(OPTIONS[n]))
 def test_logits_processors(number):
     options = GenerationOptions(**{"temperature": 1.0, "top_k": 0} | OPTIONS[number])
-    logits = process_logits(random_logits()[number], options, TokenHistory(HISTORY, []), {0})
+    logits = process_logits(random_logits()[number], options, HISTORY, [], {0})
     expected = softmax(stored_arrays()["processed"][number].astype(np.float64))
     np.testing.assert_allclose(next_probabilities(logits, options), expected, atol=1e-6)
 

@@ -17,7 +17,6 @@ from transformers import (
 
 from gpt2np import GenerationOptions, InvalidArgumentError
 from gpt2np.generation.logits_processors import (
-    TokenHistory,
     process_logits,
 )
 
@@ -57,7 +56,7 @@ def ours(logits, prompt, generated, **options):
     before = logits.copy()
     options = GenerationOptions(max_new_tokens=1000, **options)
     try:
-        result = process_logits(logits, options, TokenHistory(prompt, generated), END_IDS)
+        result = process_logits(logits, options, prompt, generated, END_IDS)
     except InvalidArgumentError as error:
         assert "every token is ruled out" in str(error)
         result = np.full_like(logits, -np.inf)
@@ -163,4 +162,4 @@ def test_all_in_order(cases):
 
 def test_nothing_asked_for_costs_nothing():
     logits = np.ones(4, np.float32)
-    assert process_logits(logits, GenerationOptions(), TokenHistory([1], [2]), END_IDS) is logits
+    assert process_logits(logits, GenerationOptions(), [1], [2], END_IDS) is logits
