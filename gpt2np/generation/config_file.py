@@ -1,9 +1,7 @@
 """A model's `generation_config.json`: default options and end-of-text ids."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gpt2np.checkpoint.config import parse_eos_token_ids
 from gpt2np.data.files import read_json_object
@@ -37,8 +35,12 @@ def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[i
     options = {name: content[name] for name in _SUPPORTED if content.get(name) is not None}
     if content.get("do_sample") is False:
         options["temperature"] = 0.0
-    if banned := _bad_words_ids(content, str(path), eos_token_ids):
-        options["bad_words_ids"] = banned
+    words, tokens = (content.get(name) or [] for name in ("bad_words_ids", "suppress_tokens"))
+    if not (isinstance(words, list) and isinstance(tokens, list)):
+        raise CheckpointError(f"{path}: bad_words_ids and suppress_tokens must be lists")
+    ends = [[token_id] for token_id in eos_token_ids]  # transformers does not ban these either
+    words = [word for word in words if word not in ends]
+    options["bad_words_ids"] = [*words, *([token_id] for token_id in tokens)]
     if options.get("num_beams", 1) != 1:
         if content.get("do_sample"):  # beam sampling, which gpt2np does not have
             del options["num_beams"]
@@ -49,14 +51,3 @@ def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[i
     except InvalidArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
     return defaults, eos_token_ids
-
-
-def _bad_words_ids(
-    content: Mapping[str, Any], source: str, eos_token_ids: frozenset[int]
-) -> list[Any]:
-    """Return `suppress_tokens` and, as in transformers, `bad_words_ids` without end-of-text ids."""
-    words, tokens = (content.get(name) or [] for name in ("bad_words_ids", "suppress_tokens"))
-    if not (isinstance(words, list) and isinstance(tokens, list)):
-        raise CheckpointError(f"{source}: bad_words_ids and suppress_tokens must be lists")
-    words = [word for word in words if word not in [[end] for end in eos_token_ids]]
-    return [*words, *([token_id] for token_id in tokens)]

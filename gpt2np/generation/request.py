@@ -92,14 +92,6 @@ class Request:
             logits = self.callbacks.process([*self.ids, *new_ids], logits)
         return logits
 
-    def continuations(self) -> list[Request]:
-        """Return one request per continuation, with consecutive seeds and indices."""
-        seed = self.options.seed or 0
-        return [
-            replace(self, options=self.options.with_seed(seed + i), index=self.index + i)
-            for i in range(self.options.num_return_sequences)
-        ]
-
 
 class AnyLanguageModel(Protocol):
     """What a request needs of a `LanguageModel`."""
@@ -154,14 +146,17 @@ def with_prompt(lm: AnyLanguageModel, call: Request, prompt: Prompt, n_before: i
     """
     options = call.options.with_seed((call.options.seed or 0) + n_before)
     text, ids = _read_prompt(lm, prompt, call)
-    constraint, n_healed = _within(lm, options, call.constraint, len(ids)), 0
+    room = min(options.max_new_tokens, lm.model.config.n_positions + 1 - len(ids))
+    within = getattr(call.constraint, "within", None)
+    # A prompt that leaves no room is an error later.
+    constraint, n_healed = within(room) if within and room > 0 else call.constraint, 0
     if options.token_healing:
         from gpt2np.generation.token_healing import heal
 
         ids, healing = heal(lm.tokenizer, ids, lm.bos_token_id, lm.model.config.vocab_size)
         constraint, n_healed = healing, len(healing.text) if healing else 0
-    changed = replace(call, ids=ids, options=options, text=text, index=n_before)
-    return replace(changed, constraint=constraint, n_healed=n_healed)
+    prompted = replace(call, ids=ids, text=text, constraint=constraint, n_healed=n_healed)
+    return replace(prompted, options=options, index=n_before)
 
 
 def resolve_options(base: GenerationOptions, changes: dict[str, Any]) -> GenerationOptions:
@@ -202,21 +197,18 @@ def _functions(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
-    """Raise InvalidArgumentError if an option cannot be combined with a given callback."""
-    hook = callbacks.interventions
-    if options.token_healing and callbacks.constraint:
-        raise InvalidArgumentError("token_healing cannot be combined with constraint; omit one")
-    if options.num_beams > 1 and (callbacks.stopping_criteria or callbacks.on_token or hook):
-        raise InvalidArgumentError(
-            f"num_beams is {options.num_beams}: a beam search takes a logits_processor, but no "
-            "stopping_criteria, on_token or interventions; set num_beams to 1",
-            param="num_beams",
-        )
-    if hook and options.prompt_logprobs is not None:
-        raise InvalidArgumentError(
-            "interventions cannot be combined with prompt_logprobs; omit one",
-            param="interventions",
-        )
+    """Raise InvalidArgumentError if a given callback cannot be combined with an option."""
+    pairs = [
+        ("interventions", "prompt_logprobs"),
+        *(("constraint", name) for name in ("token_healing", *TEXT_CONSTRAINTS)),
+        *((name, "num_beams") for name in ("stopping_criteria", "on_token", "interventions")),
+    ]
+    for name, option in pairs:
+        is_default = getattr(options, option) == getattr(GenerationOptions, option)
+        if getattr(callbacks, name) and not is_default:
+            advice = "set num_beams to 1" if option == "num_beams" else "omit one"
+            message = f"{name} cannot be combined with {option}; {advice}"
+            raise InvalidArgumentError(message, param=name)
 
 
 def _encode_bad_words(tokenizer: Tokenizer, options: GenerationOptions) -> GenerationOptions:
@@ -243,11 +235,6 @@ def _constraint(
     given = {name: getattr(options, name) for name in TEXT_CONSTRAINTS}
     if not any(given.values()):
         return constraint
-    if constraint:
-        raise InvalidArgumentError(
-            "constraint cannot be combined with choices, regex or json_schema; omit one of them",
-            param="constraint",
-        )
     from gpt2np.constraints import text_constraint
 
     # A stop id that is text, such as "\n", may appear in a match; like a stop string, it then wins.
@@ -255,16 +242,6 @@ def _constraint(
     ends = lm.eos_token_ids | special_stops
     with errors_about(next(name for name, value in given.items() if value)):
         return text_constraint(lm.tokenizer, lm.model.config.vocab_size, ends, **given)
-
-
-def _within(
-    lm: AnyLanguageModel, options: GenerationOptions, constraint: Constraint | None, n_prompt: int
-) -> Constraint | None:
-    """Limit a constraint to as many new tokens as fit after a prompt of `n_prompt` tokens."""
-    most = min(options.max_new_tokens, lm.model.config.n_positions + 1 - n_prompt)
-    within: Callable[[int], Constraint] | None = getattr(constraint, "within", None)
-    # A prompt that leaves no room is an error later.
-    return within(most) if within and most > 0 else constraint
 
 
 def _read_prompt(lm: AnyLanguageModel, prompt: Prompt, call: Request) -> tuple[str, list[int]]:

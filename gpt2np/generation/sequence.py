@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -252,13 +252,18 @@ def new_detokenizer(request: Request) -> StreamingDetokenizer:
 
 
 def start_sequences(model: GPT2, request: Request) -> list[RunningSequence]:
-    """Return one sequence per continuation of a request, ready for a scheduler."""
+    """Return one sequence per continuation, with consecutive seeds and indices."""
     if request.options.num_beams > 1:
         raise InvalidArgumentError(
             f"num_beams is {request.options.num_beams}: beam search runs alone; call generate",
             param="num_beams",
         )
-    return [start_sequence(model, continuation) for continuation in request.continuations()]
+    options, n = request.options, request.options.num_return_sequences
+    seeded = [options.with_seed((options.seed or 0) + i) for i in range(n)]
+    return [
+        start_sequence(model, replace(request, options=each, index=request.index + i))
+        for i, each in enumerate(seeded)
+    ]
 
 
 def start_sequence(model: GPT2, request: Request) -> RunningSequence:
