@@ -260,7 +260,7 @@ class LanguageModel:
         if (n := request.options.num_return_sequences) > 1:
             raise InvalidArgumentError(f"{n} continuations cannot be one stream; call generate")
         [sequence] = start_sequences(self.model, request)
-        return TextStream(self.model, sequence)
+        return TextStream(sequence)
 
     async def agenerate(
         self,

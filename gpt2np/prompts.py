@@ -38,8 +38,7 @@ from gpt2np.data.rows import add_columns, assemble_rows, json_line
 from gpt2np.data.text import is_unicode_text
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, did_you_mean, short_repr
 from gpt2np.generation.complete import join_continuations, run_groups, start
-from gpt2np.generation.completion import Completion
-from gpt2np.generation.completion_json import COLUMNS, completion_as_json
+from gpt2np.generation.completion import COLUMNS, Completion, completion_as_json
 from gpt2np.generation.options import NEUTRAL, GenerationOptions, Options
 from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence

@@ -45,13 +45,10 @@ def complete(
                         raise sequence.error
         return [*map(join_continuations, groups)]
     except KeyboardInterrupt as error:
+        groups += ([RunningSequence(request, model)] for request in requests[len(groups) :])
         for sequence in chain.from_iterable(groups):
             sequence.interrupt(error)
-        empty = [
-            Completion.of(request, text="", ids=[], finish_reason="cancelled", seconds=0.0)
-            for request in requests[len(groups) :]
-        ]
-        raise GenerationInterrupted([*map(join_continuations, groups), *empty]) from None
+        raise GenerationInterrupted([*map(join_continuations, groups)]) from None
 
 
 def start(model: GPT2, request: Request) -> list[RunningSequence]:

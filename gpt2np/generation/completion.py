@@ -1,4 +1,4 @@
-"""The result of a generation."""
+"""The result of a generation; results as JSON objects, and as columns of a .parquet file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from gpt2np.display import colored_tokens
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob
+from gpt2np.tokenizer import Tokenizer
 
 FinishReason = Literal["eos", "length", "stop", "time", "cancelled"]
 
@@ -55,22 +55,6 @@ class Completion:
     stop_reason: str | int | None = None
     options: GenerationOptions = field(default_factory=GenerationOptions, repr=False, compare=False)
 
-    @classmethod
-    def of(cls, request: Request, *, ids: list[int], **result: Any) -> Completion:
-        """Create a completion: `result` has the fields that do not follow from the request."""
-        assert request.tokenizer is not None
-        return cls(
-            prompt=request.text,
-            prompt_ids=list(request.ids),
-            prompt_tokens=request.tokenizer.token_texts(request.ids),
-            ids=ids,
-            tokens=request.tokenizer.token_texts(ids),
-            seed=request.options.seed or 0,
-            model=request.model_name,
-            options=request.options,
-            **result,
-        )
-
     def __str__(self) -> str:
         """Return the text."""
         return self.text
@@ -101,3 +85,49 @@ def prompt_notice(prompt: str, options: GenerationOptions) -> str | None:
     if options.choices or options.regex:
         return f"{advice} of the prompt, and begin the constraint with it"
     return advice if options.json_schema else f"{advice}, or set `token_healing`"
+
+
+COLUMNS = {
+    "line": int,
+    "id": object,
+    "prompt": str,
+    "prompt_ids": [int],
+    "prompt_tokens": [str],
+    "text": str,
+    "ids": [int],
+    "tokens": [str],
+    "finish_reason": str,
+    "seed": int,
+    "model": str,
+    "logprobs": object,
+    "prompt_logprobs": object,
+    "alternatives": object,
+}
+"""The columns of a .parquet file of results; see `gpt2np.data.parquet.Columns`."""
+
+_FIELDS = [*COLUMNS][2:11]  # "prompt" to "model"
+
+
+def completion_as_json(
+    completion: Completion, tokenizer: Tokenizer, **more: object
+) -> dict[str, Any]:
+    """Convert a completion to a JSON object, with the text of each token beside its id.
+
+    `more` are further values of the object.
+    """
+    content = {name: getattr(completion, name) for name in _FIELDS} | more
+    for name in ("logprobs", "prompt_logprobs"):
+        tokens: list[TokenLogprob | None] | None = getattr(completion, name)
+        if tokens is not None:
+            content[name] = [token and _logprob_as_json(token, tokenizer) for token in tokens]
+    return content
+
+
+def _logprob_as_json(token: TokenLogprob, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "token": tokenizer.token_texts([token.id])[0],
+        "logprob": token.logprob,
+        "top": token.top,
+        "top_tokens": tokenizer.token_texts(token_id for token_id, _ in token.top),
+    }

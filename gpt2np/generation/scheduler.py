@@ -217,7 +217,9 @@ class Scheduler:
         logits_indices: Sequence[int],
     ) -> Array | None:
         """Return the logits; None if a sequence that runs alone ended, by an error of its hook."""
-        caches, hook = [sequence.cache for sequence in batch], batch[0].hook
+        caches, hook = [s.cache for s in batch], batch[0].request.callbacks.interventions
+        if hook and caches[0].length:
+            hook = hook.after_prompt()
         try:
             logits = self._model.forward(inputs, caches, logits_indices=logits_indices, hook=hook)
             check_finite(logits, self._model)
@@ -341,7 +343,7 @@ def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
         length = min(MAX_ROWS - len(batch), sequence.tokens_left)
         if sequence.drafter and length > 0:
             drafts[i], probabilities = sequence.drafter.propose(
-                sequence.request.ids, sequence.ids, length, least, sequence.vocab_size
+                sequence.request.ids, sequence.ids, length, least, sequence.model.config.vocab_size
             )
             candidates += [(-p, k, i) for k, p in enumerate(probabilities, 1)]
     candidates.sort()

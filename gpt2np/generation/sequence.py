@@ -15,20 +15,13 @@ from gpt2np.generation.callbacks import GeneratedToken
 from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.request import Request
-from gpt2np.generation.sampling import (
-    RandomGenerator,
-    TokenLogprob,
-    next_id,
-    token_logprob,
-)
+from gpt2np.generation.sampling import RandomGenerator, TokenLogprob, next_id, token_logprob
 from gpt2np.kernels.array import Array
-from gpt2np.model import GPT2, KVCache
+from gpt2np.model import GPT2
 from gpt2np.runtime.arguments import check_ids
-from gpt2np.runtime.context import Chain
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.drafts import NgramDrafter
 
 
 @dataclass
@@ -37,8 +30,7 @@ class RunningSequence:
 
     Attributes:
         request: the prompt and how to continue it; the options' `seed` must be set.
-        cache: KV cache of the tokens computed so far.
-        deadline: value of `time.monotonic()` at which the scheduler ends the sequence.
+        model: the model that generates.
         started: value of `time.perf_counter()` at the start.
         ids: the generated ids, including the one that ended the sequence.
         prompt_logprobs: log probabilities of the prompt's ids except the first, if requested.
@@ -46,16 +38,13 @@ class RunningSequence:
         own_seconds: time of the last step for this sequence alone, such as for its mask.
         n_read: number of pieces of the text that `new_text` has returned.
         finish_reason: why the sequence ended, as in `Completion`; "cancelled" also after an error.
+        cache: KV cache of the tokens computed so far.
+        deadline: value of `time.monotonic()` at which the scheduler ends the sequence.
     """
 
     request: Request
-    n_positions: int
-    vocab_size: int
-    cache: KVCache
-    rng: RandomGenerator
-    deadline: float = math.inf
+    model: GPT2
     started: float = field(default_factory=time.perf_counter)
-    drafter: NgramDrafter | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -101,32 +90,33 @@ class RunningSequence:
     @property
     def completion(self) -> Completion:
         """The result of the generation so far."""
-        options = self.request.options
-        n_missing = len(self.request.ids) - 1 - len(self.prompt_logprobs)
-        return Completion.of(
-            self.request,
+        request, options, ids = self.request, self.request.options, list(self.ids)
+        assert request.tokenizer is not None
+        n_missing = len(request.ids) - 1 - len(self.prompt_logprobs)
+        return Completion(
+            prompt=request.text,
+            prompt_ids=list(request.ids),
+            prompt_tokens=request.tokenizer.token_texts(request.ids),
             text=self.text,
-            ids=list(self.ids),
+            ids=ids,
+            tokens=request.tokenizer.token_texts(ids),
             finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+            seed=options.seed or 0,
+            model=request.model_name,
             seconds=self.seconds,
             logprobs=None if options.logprobs is None else list(self.logprobs),
             prompt_logprobs=None
             if options.prompt_logprobs is None
             else [None, *self.prompt_logprobs, *[None] * n_missing],
-            stop_reason=self.stop_reason,
+            options=options,
         )
-
-    @property
-    def hook(self) -> Chain | None:
-        """The caller's hook for the next forward pass, if any."""
-        hook = self.request.callbacks.interventions
-        return hook.after_prompt() if hook and self.cache.length else hook
 
     @property
     def tokens_left(self) -> int:
         """Number of tokens that context length and `max_new_tokens` allow after the next token."""
         left = self.request.options.max_new_tokens - len(self.ids) - 1
-        return min(left, self.n_positions - self.length)
+        return min(left, self.model.config.n_positions - self.length)
 
     @property
     def scores_prompt(self) -> bool:
@@ -210,7 +200,7 @@ class RunningSequence:
         for stops in request.callbacks.stopping_criteria:
             if stops([*request.ids, *self.ids, token_id], logits):
                 return "stop"
-        is_full = self.length >= self.n_positions
+        is_full = self.length >= self.model.config.n_positions
         return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
 
     def cancel(self) -> None:
@@ -288,12 +278,4 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
     check_ids("logit_bias", biased, config.vocab_size)
     check_ids("bad_words_ids", banned, config.vocab_size)
     check_ids("stop_token_ids", options.stop_token_ids, config.vocab_size)
-    return RunningSequence(
-        request,
-        config.n_positions,
-        config.vocab_size,
-        cache=model.new_cache(),
-        rng=RandomGenerator(options.seed),
-        deadline=time.monotonic() + (options.max_time or math.inf),
-        drafter=request.draft_source.start() if request.draft_source else None,
-    )
+    return RunningSequence(request, model)

@@ -11,7 +11,6 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.scheduler import Scheduler, drive
 from gpt2np.generation.sequence import RunningSequence
-from gpt2np.model import GPT2
 
 __all__ = ["TextStream"]
 
@@ -29,11 +28,10 @@ class TextStream(Iterator[str]):
     `stream.sequence.cancel`.
     """
 
-    def __init__(self, model: GPT2, sequence: RunningSequence) -> None:
+    def __init__(self, sequence: RunningSequence) -> None:
         """Create a stream; use `LanguageModel.stream` instead."""
         self.sequence = sequence
-        self._model = model
-        self._steps = _steps(model, sequence)
+        self._steps = _steps(sequence)
         self._lock = threading.RLock()  # held while a thread reads
         self._is_async = False  # whether `async for` reads, or has read, the stream
 
@@ -70,7 +68,8 @@ class TextStream(Iterator[str]):
         self._check_reader()
         self._is_async = True
         with self._lock:  # after the step of another thread
-            updates = engine_of(self._model).run(self._model, [self.sequence])
+            model = self.sequence.model
+            updates = engine_of(model).run(model, [self.sequence])
         async with aclosing(updates):
             async for new in updates:
                 for update in new:
@@ -105,6 +104,6 @@ class TextStream(Iterator[str]):
             return self.new_text()
 
 
-def _steps(model: GPT2, sequence: RunningSequence) -> Generator[object, None, None]:
+def _steps(sequence: RunningSequence) -> Generator[object, None, None]:
     """Run a sequence alone. Its KV cache stays, because a chat reuses it for the next answer."""
-    yield from drive(Scheduler(model, free_caches=False), [sequence])
+    yield from drive(Scheduler(sequence.model, free_caches=False), [sequence])

@@ -1,5 +1,7 @@
 """Speculative decoding changes the speed, not the result."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -206,7 +208,8 @@ class TestNgramDrafter:
 class Listed:
     """A sequence whose proposal is given, for the distribution of free rows."""
 
-    ids, length, tokens_left, vocab_size = [], 1, 100, 100
+    ids, length, tokens_left = [], 1, 100
+    model = SimpleNamespace(config=GPT2Config(vocab_size=100))
     n_pending, scores_prompt = 1, False
     request = Request([1], GenerationOptions())
 
