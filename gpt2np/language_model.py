@@ -18,22 +18,23 @@ from gpt2np.errors import (
     errors_at,
     is_integer,
 )
-from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import complete
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.config_file import read_generation_config
 from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.options import GenerationOptions, Options
 from gpt2np.generation.request import (
+    GenerateArguments,
+    Prefix,
     Prompt,
     Request,
+    compute_prefix,
     encode_prompt,
     encode_scored,
     prepare_call,
     resolve_options,
     scoring_prefix,
     take_callbacks,
-    text_and_ids,
     warn_of_special,
     with_prompt,
 )
@@ -48,7 +49,6 @@ from gpt2np.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gpt2np.generation.prefix import Prefix
     from gpt2np.generation.scoring import TextScore
     from gpt2np.runtime.context import Hook
 
@@ -196,7 +196,7 @@ class LanguageModel:
         Keyword arguments are the options that `help(gpt2np.GenerationOptions)` explains; they
         override single values of `options`, or of `defaults` if `options` is None. Further keyword
         arguments are `prefix`, a `Prefix` that precedes the prompt, and the caller's functions; see
-        `gpt2np.generation.callbacks.Callbacks`.
+        `gpt2np.generation.request.Callbacks`.
 
         In a text, special tokens such as `<|endoftext|>` are plain characters, with a warning.
         `allowed_special`, a set of them or "all", encodes them as single tokens; with (), they are
@@ -285,9 +285,7 @@ class LanguageModel:
         `generate` and the other methods take the result as `prefix`. The prompt after the prefix is
         encoded separately, so the space before a word belongs in the prompt.
         """
-        from gpt2np.generation.prefix import compute_prefix
-
-        return compute_prefix(self.model, *text_and_ids(self, text))
+        return compute_prefix(self, text)
 
     @overload
     def score(self, text: Prompt, **arguments: Any) -> TextScore: ...

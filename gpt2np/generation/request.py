@@ -2,14 +2,27 @@
 
 call = prepare_call(lm, None, {"max_new_tokens": 20})
 requests = [with_prompt(lm, call, prompt) for prompt in prompts]
+
+Logits processors and stopping criteria, the caller's own code in the decode loop, have the
+signatures of `transformers`, but for one sequence at a time: ids are a list, and logits an array
+(V,).
+
+    def no_digits(ids, logits):  # a logits processor
+        logits[digit_ids] = -np.inf
+        return logits
+
+    lm.generate("The year was", logits_processor=no_digits)
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from gpt2np.errors import (
     ContextLengthError,
@@ -18,28 +31,101 @@ from gpt2np.errors import (
     errors_about,
     is_integer,
 )
-from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.logits_processors import compute_logits, process_logits
 from gpt2np.generation.options import (
     TEXT_CONSTRAINTS,
     GenerationOptions,
+    Options,
     check_effect,
     option_fields,
 )
-from gpt2np.generation.sampling import new_seed
-from gpt2np.kernels.array import Array, as_list
-from gpt2np.model import GPT2
-from gpt2np.runtime.context import as_chain
+from gpt2np.generation.sampling import TokenLogprob, new_seed
+from gpt2np.kernels.array import Array, as_list, real_array
+from gpt2np.model import GPT2, KVCache
+from gpt2np.runtime.context import Chain, Hook, as_chain
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.prefix import Prefix
+
+__all__ = ["Callbacks", "GeneratedToken", "LogitsProcessor", "Prefix", "StoppingCriterion"]
 
 Prompt = str | Sequence[int]
+
+LogitsProcessor: TypeAlias = Callable[[list[int], Array], ArrayLike]
+"""A function (ids, logits) → logits. `ids` are those of prompt and continuation so far."""
+
+StoppingCriterion: TypeAlias = Callable[[list[int], Array], bool]
+"""A function (ids, logits) → whether the sequence ends. `ids` end with the new token's id, which
+was selected from `logits`, the unprocessed logits."""
+
+
+@dataclass(frozen=True)
+class GeneratedToken(TokenLogprob):
+    """A new token: its id, log probability, text, and the most likely ids at its position.
+
+    `index` is the index of the continuation among all continuations of the call, from 0.
+    """
+
+    text: str = ""
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """The caller's functions for one sequence, and the caller's constraint.
+
+    The functions are called on the thread that generates; with asyncio, on a thread of the model.
+
+    Attributes:
+        logits_processor: functions applied in order, after penalties and constraints of the options
+            and before temperature and filters. A token that the options forbid stays forbidden.
+        stopping_criteria: functions; if one returns True for a token, the sequence ends there.
+        on_token: receives each new token.
+        interventions: a hook for all forward passes; see `gpt2np.interp`. If the hook has a method
+            `after_prompt`, its return value replaces the hook once the prompt is computed.
+        constraint: which tokens may come next; see `gpt2np.constraints.Constraint`.
+    """
+
+    logits_processor: tuple[LogitsProcessor, ...] = ()
+    stopping_criteria: tuple[StoppingCriterion, ...] = ()
+    on_token: Callable[[GeneratedToken], object] | None = None
+    interventions: Chain | None = None
+    constraint: Constraint | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prefix:
+    """The common start of many prompts, computed once by `LanguageModel.prefix`.
+
+    Threads can share a prefix.
+
+    Attributes:
+        text: the text.
+        ids: the token ids.
+        cache: the keys and values of all `ids`; read-only.
+        model: the model that computed `cache`.
+    """
+
+    text: str
+    ids: list[int]
+    cache: KVCache
+    model: GPT2
+
+
+class GenerateArguments(Options, total=False):
+    """The keyword arguments of `LanguageModel.generate`: options, callbacks, a prefix, and
+    the special tokens that a text may have.
+    """
+
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
+    stopping_criteria: StoppingCriterion | Sequence[StoppingCriterion] | None
+    on_token: Callable[[GeneratedToken], object] | None
+    interventions: Hook | Sequence[Hook] | None
+    constraint: Constraint | None
+    prefix: Prefix | None
+    allowed_special: Collection[str] | Literal["all"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +169,26 @@ class Request:
     ) -> Array:
         """Apply the options, a constraint and the caller's logits processors to logits (V,).
 
-        The logits follow the prompt and `new_ids`. Raises the errors of `process_logits` and
-        `Callbacks.process`.
+        The logits follow the prompt and `new_ids`.
+
+        Raises the errors of `process_logits`, and:
+            InvalidArgumentError: a processor does not return real numbers of the shape (V,), or the
+                logits of the allowed tokens have NaN or +inf, or are all -inf.
         """
         ends = self.eos_token_ids
         logits = process_logits(logits, self.options, self.ids, new_ids, ends, constraint)
-        if self.callbacks.logits_processor:
-            logits = self.callbacks.process([*self.ids, *new_ids], logits)
+        if not self.callbacks.logits_processor:
+            return logits
+        is_forbidden = np.isneginf(logits)
+        try:
+            for processor in self.callbacks.logits_processor:
+                logits = real_array(processor([*self.ids, *new_ids], logits.copy()), logits)
+            logits = np.where(is_forbidden, -np.inf, logits)
+            if not np.isfinite(logits.max()):
+                raise ValueError(f"{logits.max()} as the highest logit of an allowed token")
+        except ValueError as error:
+            message = f"a logits_processor must return logits of shape {logits.shape}; got: {error}"
+            raise InvalidArgumentError(message, param="logits_processor") from error
         return logits
 
 
@@ -248,8 +347,6 @@ def _read_prompt(lm: AnyLanguageModel, prompt: Prompt, call: Request) -> tuple[s
     """Return the text and token ids of prefix + prompt."""
     prefix = call.prefix
     if prefix is not None:
-        from gpt2np.generation.prefix import Prefix
-
         check_argument(isinstance(prefix, Prefix), "prefix", prefix, "made by lm.prefix(text)")
         if prefix.model is not lm.model:
             raise InvalidArgumentError("the prefix was computed by another model", param="prefix")
@@ -257,6 +354,13 @@ def _read_prompt(lm: AnyLanguageModel, prompt: Prompt, call: Request) -> tuple[s
             return prefix.text, prefix.ids
     text, ids = text_and_ids(lm, prompt, call.allowed_special)
     return (prefix.text + text, prefix.ids + ids) if prefix else (text, ids)
+
+
+def compute_prefix(lm: AnyLanguageModel, prompt: Prompt) -> Prefix:
+    """Compute the keys and values of a text; see `LanguageModel.prefix`."""
+    (text, ids), cache = text_and_ids(lm, prompt), lm.model.new_cache()
+    compute_logits(lm.model, [ids], [cache], logits_indices=[])
+    return Prefix(text, ids, cache, lm.model)
 
 
 def text_and_ids(

@@ -11,10 +11,9 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
-from gpt2np.generation.callbacks import GeneratedToken
 from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.detokenizer import StreamingDetokenizer
-from gpt2np.generation.request import Request
+from gpt2np.generation.request import GeneratedToken, Request
 from gpt2np.generation.sampling import RandomGenerator, TokenLogprob, next_id, token_logprob
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2

@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, model_v
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, errors_about
-from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.options import FILTERS, GenerationOptions
+from gpt2np.generation.request import GenerateArguments
 from gpt2np.interp import Intervention
 from gpt2np.option_types import AnyText, List, LogitBias, T, Text, TokenId
 from gpt2np.options import options_of

@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.async_engine import Update
-from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import join_continuations
 from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
+from gpt2np.generation.request import GenerateArguments
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.sequence import start_sequences
 from gpt2np.language_model import LanguageModel, Prompt

@@ -6,9 +6,8 @@ from helpers.decoding import decode_step
 from helpers.near_ties import assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
-from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.drafts import NgramDrafter
-from gpt2np.generation.request import Request
+from gpt2np.generation.request import Callbacks, Request
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import start_sequence
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpt2np import GenerationOptions, InvalidArgumentError
-from gpt2np.generation.callbacks import GeneratedToken
+from gpt2np.generation.request import GeneratedToken
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.interp import chain, patch_from, trace, zero, zero_head
 
