@@ -16,9 +16,7 @@ from transformers import (
 )
 
 from gpt2np import GenerationOptions, InvalidArgumentError
-from gpt2np.generation.logits_processors import (
-    process_logits,
-)
+from gpt2np.generation.logits_processors import process_logits
 
 END_IDS = {3, 7}
 KINDS = {

@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 
 from gpt2np import GenerationOptions
-from gpt2np.generation.logits_processors import (
-    add_logit_bias,
-)
-from gpt2np.generation.sampling import (
-    next_id,
-    next_probabilities,
-    top_k_candidates,
-)
+from gpt2np.generation.logits_processors import add_logit_bias
+from gpt2np.generation.sampling import next_id, next_probabilities, top_k_candidates
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0, 100.0])
