@@ -69,7 +69,6 @@ export function once(path, body = null, signal) {
   return kept.get(request);
 }
 
-/** Ask for a completion at once; return its stream of events. */
 export function streamCompletion(body, signal) {
   return readEvents(
     post(
@@ -112,7 +111,6 @@ export async function* readEvents(asked) {
   }
 }
 
-/** The tokens of a chunk's choice: id and log probability. */
 export const readTokens = ({ token_ids, logprobs }) =>
   token_ids.map((id, i) => ({ id, logprob: logprobs.token_logprobs[i] }));
 

@@ -96,7 +96,6 @@ function rowElement({ parts, leaf }) {
 let rows = [];
 const picture = svgElement("svg", { "aria-hidden": "true" });
 
-/** Draw the tree; a text of its own is no river yet. */
 export function renderBranches() {
   $("branches").hidden = !state.tree || !isTreeOfPrompt();
   if ($("branches").hidden) return;
@@ -149,7 +148,6 @@ function lay() {
   );
 }
 
-/** Show a branch, in the model that wrote it. */
 async function open(leaf) {
   if (state.running) return;
   Object.assign(state, { current: leaf, intact: null });
@@ -179,7 +177,6 @@ export async function loadNumbers() {
   }
 }
 
-/** Write several texts from the chosen token on, with as many seeds. */
 async function writeBranches() {
   const { seed, max_tokens, temperature } = readSettings();
   const n = N_TEXTS;

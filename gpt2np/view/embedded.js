@@ -1,5 +1,3 @@
-// Starts the Machine on a page that contains the description of its pass.
-
 import { createMachine } from "./machine.js";
 import { arrayOf } from "./pass.js";
 import { element, find, visible } from "./view.js";

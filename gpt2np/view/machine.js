@@ -19,7 +19,7 @@ const KEY = [
 
 /** Build the Machine in `root`; picture.js and embedded.js have its options. */
 export function createMachine(root, options = /** @type {any} */ ({})) {
-  const { onPick, onSwitch, actions, findPart, source, draw, createGuide } = options;
+  const { onPick, onSwitch, findPart, source, draw, createGuide } = options;
   let pass = null;
   let shown = /** @type {any} */ ({}); // the token that came, and how
   let phases = [];
@@ -29,7 +29,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   let colors = null;
   let bottom = Infinity; // the line after the last one in sight
   let chosen = 0; // the line that was pressed; the pointer only looks at others
-  const view = { line: 0, head: null, named: null, pointed: null, off: new Set() };
+  const view = { line: 0, named: null, pointed: null, off: new Set() };
 
   const labels = element("div", {
     class: "machine-lines",
@@ -98,7 +98,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     mayEnter: () => guide?.stops || !guide?.isWriting,
     setLine: (line) => choose(line),
     press: (part) => onSwitch?.(part),
-    actions: (level) => (canSwitch() ? actions(level, view.off) : []),
     onChange(level) {
       guide?.pause();
       if (!level && guide?.stops) choose(pass.count - 1); // the guide's row
@@ -402,7 +401,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       view.line = chosen = pass.count - 1;
       bottom = Infinity;
       if (isOpen || plays || zoom.isToken) zoom.leave();
-      if (view.head >= pass.n_head) view.head = null;
       moment = isOpen || plays ? 0 : phases.length;
       root.hidden = false; // the picture needs its size
       build();
@@ -412,11 +410,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       root.dataset.ready = "true";
     },
     guide,
-    /** Show the arcs of one head only; null: of all. */
-    isolate(head) {
-      view.head = head;
-      render();
-    },
     tables: zoom.sheet,
     get pass() {
       return pass;

@@ -1,5 +1,3 @@
-// Tokens of a pass, and vectors as a table.
-
 import { chipElement, dataElement, element, formatNumber } from "./view.js";
 
 export const chipOf = (pass, id) => chipElement(pass.text(id), id);

@@ -1,12 +1,8 @@
-// Parts of the model that are switched off.
-
-import { machine } from "./picture.js";
 import { headColor } from "./stage.js";
 import { partName, state } from "./state.js";
 import { setStatus, showError, writeAgain } from "./story.js";
 import { $, button, element, rovingFocus } from "./view.js";
 
-/** Switch a part off, or on again, and write the text with it. */
 export async function toggle(key) {
   const off = new Set(state.off);
   if (!off.delete(key)) off.add(key);
@@ -61,18 +57,6 @@ function build() {
   );
   Object.assign($("parts").dataset, { model: id, columns: n_head + 1 });
   focus.reset();
-  const show = (event, head) => {
-    machine.isolate(head);
-    for (const each of $("heads").children)
-      each.setAttribute("aria-pressed", String(each === event.target));
-  };
-  const heads = [null, ...Array(n_head).keys()].map((head) => {
-    const name = head === null ? "all heads" : `head ${head}`;
-    const pressed = { "aria-pressed": String(head === null) };
-    const made = button(name, (event) => show(event, head), pressed);
-    return head === null ? made : colored(made, head);
-  });
-  $("heads").replaceChildren(...heads);
 }
 
 const focus = rovingFocus($("parts"), ".cell");

@@ -30,7 +30,6 @@ export function decodeArray({ dtype, shape, base64 }) {
 
 const decoded = new WeakMap();
 
-/** Decode an array of a description once. */
 export function arrayOf(json) {
   if (!decoded.has(json)) decoded.set(json, decodeArray(json));
   return decoded.get(json);

@@ -1,11 +1,9 @@
-// The Machine of the playground: what a press in the picture does.
-
 import { serverSource } from "./api.js";
 import { createDraw } from "./draw.js";
 import { createGuide } from "./guide.js";
 import { createMachine } from "./machine.js";
 import { toggle } from "./parts.js";
-import { findPart, switchButtons } from "./press.js";
+import { findPart } from "./press.js";
 import { usePrompt } from "./prompt.js";
 import { changes, isTreeOfPrompt, state } from "./state.js";
 import { choose } from "./story.js";
@@ -22,7 +20,6 @@ export const machine = createMachine($("machine"), {
   onPick: pick,
   onSwitch: (part) => toggle(part),
   findPart,
-  actions: (level, off) => switchButtons(level, off, toggle),
   createGuide: (host) => createGuide(host, () => $("generate").focus({ preventScroll: true })),
   draw: createDraw(),
   source: serverSource({ model: () => state.model.id, changes: () => changes() }),

@@ -1,8 +1,6 @@
-// The arcs and the dots of the picture under the pointer, which can be pressed.
-
 import { chipText, numberElement } from "./scenes.js";
 import { arcsOf, between, neuronsOf } from "./stage.js";
-import { button, shareElement } from "./view.js";
+import { shareElement } from "./view.js";
 
 const STEPS = Array.from({ length: 13 }, (_, i) => i / 12);
 
@@ -21,10 +19,10 @@ function partAt(pass, place, view, layer, x, y) {
     (each) => Math.hypot(each.x - x, each.y - y) < Math.max(6, each.radius + 2),
   );
   if (dot) return dot;
-  const heads = Array.from({ length: pass.n_head }, (_, head) => head);
-  const arcs = heads
-    .filter((head) => view.head === null || view.head === head)
-    .flatMap((head) => arcsOf(pass, place, layer, head, line))
+  const arcs = Array.from({ length: pass.n_head }, (_, head) =>
+    arcsOf(pass, place, layer, head, line),
+  )
+    .flat()
     .map((arc) => ({ ...arc, far: distance(arc.points, x, y) }));
   const nearest = arcs.reduce((a, b) => (a && a.far <= b.far ? a : b), null);
   return nearest && nearest.far < 7 ? nearest : null;
@@ -50,13 +48,4 @@ function sayPart(pass, view, { part, neuron, activation, key, weight }, canSwitc
   const to = key === null ? "tokens before" : chipText(pass, key);
   const head = `head ${name} of block ${layer}: `;
   return [head, `${chipText(pass, view.line)} → ${to} `, shareElement(weight), ".", does];
-}
-
-/** The button beside the path of a block or a head that switches it off, or on. */
-export function switchButtons(level, off, onSwitch) {
-  if (level?.layer === undefined) return [];
-  const part = `${level.layer},${level.head ?? "mlp"}`;
-  const name = level.head === undefined ? "all neurons" : `head ${level.head}`;
-  const to = off.has(part) ? "on" : "off";
-  return [button(`Switch ${name} ${to}`, () => onSwitch(part))];
 }

@@ -1,5 +1,3 @@
-// The prompt: its tokens in the picture while it is typed, the examples, the model.
-
 import { forgetAnswers, loadModel } from "./api.js";
 import { renderBranches } from "./branches.js";
 import { save } from "./share.js";
@@ -90,7 +88,6 @@ async function useModel(name) {
   $("model").value = name;
 }
 
-/** Go on with other weights of the same model, from the same prompt. */
 export async function useWeights(id) {
   state.model = { ...state.model, id };
   await setPrompt($("prompt").value);

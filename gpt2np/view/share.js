@@ -1,5 +1,3 @@
-// The state of the page in its address.
-
 import { ConnectionLost, ServerError } from "./api.js";
 import { loadNumbers, renderBranches } from "./branches.js";
 import { allIds, correctSetting, readSettings, state } from "./state.js";

@@ -266,7 +266,6 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
 
   function drawAttention(each, f, isNow) {
     for (let head = 0; head < pass.n_head; head++) {
-      if (view.head !== null && view.head !== head) continue;
       const isOff = view.off.has(`${each},${head}`);
       context.strokeStyle = context.fillStyle = isOff
         ? colors.soft

@@ -68,7 +68,6 @@ export const allIds = () => idsOf(state.current);
 export const isEnd = (id) => state.model.eos_token_ids.includes(id);
 export const isTreeOfPrompt = () => state.tree?.text === $("prompt").value;
 
-/** A token with visible spaces, as the next one after the tokens `before`. */
 export const chip = (id, before = []) => chipElement(tokenText(id, before), id);
 
 export async function encode(text) {

@@ -383,7 +383,6 @@ async function writeText(start, count, seed, isQuick) {
 
 let written = null; // the promise of the latest text
 
-/** Write as `writeText`, unless a text is being written. */
 const write = (...args) => (state.running ? null : (written = writeText(...args)));
 
 export async function stop() {

@@ -39,7 +39,6 @@ function judge(before, after) {
     : `It repeats no more than ${words} in a row: this text is not learned by heart.`;
 }
 
-/** The points of the curve of the losses so far, of `nSteps` steps. */
 const pointsOf = (losses, nSteps) =>
   losses.map((loss, i) => [(320 * i) / nSteps, 100 * (1 - loss / Math.max(...losses))]).join(" ");
 
@@ -50,14 +49,13 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
   let [base, name] = ["", ""]; // of the model that is taught, and of the taught model
   const form = find("form", root);
   const [text] = form;
-  const [run, stop, watch, forget] = find(".buttons", form).children;
+  const [run, stop, watch] = find(".buttons", form).children;
   const [says, figure, texts] = [".teach-says", "figure", "dl"].map((each) => find(each, root));
   const notice = find(".taught"); // the line above the picture
-  const [noticeSays, noticeForget] = notice.children;
+  const [noticeSays, forget] = notice.children;
   stop.onclick = stopLearning;
   watch.onclick = onWatch;
-  forget.onclick = () => forgetAndFocus(text);
-  noticeForget.onclick = () => forgetAndFocus(find("#generate"));
+  forget.onclick = forgetPage;
 
   function say(words, isWrong = false) {
     says.textContent = words;
@@ -70,7 +68,7 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
     run.disabled = phase === "learning";
     Object.assign(stop, { hidden: phase !== "learning", disabled: false });
     notice.hidden = !phase;
-    watch.hidden = forget.hidden = noticeForget.hidden = phase !== "taught";
+    watch.hidden = forget.hidden = phase !== "taught";
     if (phase === "taught") noticeSays.textContent = "This model has learned your page.";
     run.classList.toggle("primary", phase !== "taught");
   }
@@ -82,11 +80,11 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
     await post("api/teach/stop", { model: name });
   }
 
-  async function forgetAndFocus(next) {
+  async function forgetPage() {
     await onModel(base); // before the server forgets the model that the page asks for
     controller.abort();
     await lesson;
-    next.focus();
+    find("#generate").focus();
   }
 
   /** Whether an element has the focus, or had it until it was disabled. */

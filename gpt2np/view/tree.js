@@ -4,7 +4,6 @@
 const keyOf = ({ id, off = "" }) => `${id} ${off}`;
 
 export class Tree {
-  /** `ids` are the prompt's; `text` is the prompt as typed. */
   constructor(text, ids, model) {
     Object.assign(this, { text, ids, model });
     this.root = /** @type {any} */ ({ id: null, parent: null, children: [] });
@@ -22,7 +21,6 @@ export class Tree {
   }
 }
 
-/** The nodes from the first token after the prompt to a node. */
 export function pathTo(node) {
   const nodes = [];
   for (let at = node; at?.parent; at = at.parent) nodes.push(at);

@@ -65,7 +65,6 @@ export function decodeToken(bytes, before = []) {
   return text ?? [...bytes].map(byteText).join("");
 }
 
-/** The text of UTF-8, or null if the bytes are none. */
 function exactText(bytes) {
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(
@@ -101,7 +100,6 @@ export const withSpaces = (text) => visible(text).replace(/ /g, "␣") || "∅";
 /** A token's text within a text; "·" for a part of a character that a later token completes. */
 export const inText = (text, bytes) => text || (bytes.length ? "·" : "");
 
-/** A token, with its spaces visible. */
 export const chipElement = (text, id) =>
   element("bdi", { class: "token", "data-id": id }, withSpaces(text));
 

@@ -1,5 +1,3 @@
-// What the picture shows at each moment, in a sentence of at most twelve words.
-
 import { lineChipOf } from "./numbers.js";
 import { shareElement } from "./view.js";
 

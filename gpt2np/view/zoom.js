@@ -1,5 +1,3 @@
-// Going into the picture: the path of levels, and what each level needs.
-
 import { blockScene, headScene, scoreScene, tokenScene } from "./scenes.js";
 import { vectorTable } from "./numbers.js";
 import { button, element, rovingFocus, withSpaces } from "./view.js";
@@ -84,7 +82,6 @@ export function createZoom(host) {
           ),
         ),
       ),
-      ...host.actions(path.at(-1)),
     );
   }
 
