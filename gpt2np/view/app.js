@@ -1,8 +1,6 @@
-// Starts the playground. gpt2np/view/__init__.py lists its modules.
-
 import { getJson, setKey } from "./api.js";
 import { startBranches } from "./branches.js";
-import { startParts } from "./parts.js";
+import { renderParts, startParts } from "./parts.js";
 import { machine } from "./picture.js";
 import { showLearned, showModels, showPrompt, startPrompt, useWeights } from "./prompt.js";
 import { restore, save, startShare, wantedModel } from "./share.js";
@@ -53,6 +51,7 @@ for (const name of ["off", "teach", "more"]) {
     $(name).hidden = !isOpen;
     opener.setAttribute("aria-expanded", String(isOpen));
     if (!isOpen) return;
+    renderParts();
     const other = { off: "teach", teach: "off" }[name]; // beside the picture is room for one
     if (other && !$(other).hidden && $(other).dataset.phase !== "learning")
       $(`${other}-button`).click();
@@ -78,6 +77,7 @@ const forget = createTeach($("teach"), {
   request: () => ({ ...readSettings(), prompt: $("prompt").value }),
   onModel: useWeights,
   onReady: showLearned,
+  onEnd: showAgain,
   onWatch() {
     scrollTo(0, 0);
     $("generate").focus();

@@ -68,7 +68,6 @@ function rowsOf(root) {
   return rows;
 }
 
-/** A part's text: the end of a shared one, the beginning of a branch's own. */
 function partElement(part, isOwn) {
   const text = visible(textOf(part.nodes.map((node) => node.id)));
   const name = part.nodes.length ? cut(text, isOwn ? N_OWN : N_SHARED, !isOwn) : "";

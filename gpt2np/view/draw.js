@@ -19,15 +19,11 @@ function shareAt({ start, from, logprob, sampled }, f) {
 /** Which of the three parts of the draw `f` is in: stretched, falling, fallen. */
 const part = (f) => (f <= STRETCHED ? 0 : f < FALLEN ? 1 : 2);
 
-function says(pass, { token, drawn, was, title }, f) {
+function says(pass, { token, drawn, was, effect, instead }, f) {
   if (token === null) return ["A random number picks one of these."];
   const own = pass.next.find(({ id }) => id === token);
   const chip = nextChipOf(pass, token);
-  if (!part(f) && !was) {
-    const best = pass.next.reduce((a, b) => (b.logprob > a.logprob ? b : a));
-    const shares = [shareElement(Math.exp(best.logprob)), " → ", shareElement(best.sampled)];
-    return [`${title.split(":")[0]}: `, nextChipOf(pass, best.id), " ", ...shares, "."];
-  }
+  if (!part(f) && !was) return [effect];
   if (own?.sampled === 1) return [chip, " has the whole ruler: nothing is left to chance."];
   if (drawn === null)
     return [chip, " came next", ...(own ? [": ", shareElement(own.sampled)] : []), "."];
@@ -35,10 +31,21 @@ function says(pass, { token, drawn, was, title }, f) {
   const now = was
     ? ["The same number, ", number, ", now picks "]
     : ["Chance picks a number from 0 to 1: ", number, " hits "];
-  return part(f) < 2 ? [...now, "…"] : [...now, chip, "."];
+  if (part(f) < 2) return [...now, "…"];
+  return was && instead !== token && instead !== undefined
+    ? [...now, chip, ", not ", nextChipOf(pass, instead), "."]
+    : [...now, chip, "."];
 }
 
-/** Point in the picture to what the sentence is about: an arc, or the row that makes the answer. */
+/** Write `text` beside a point, on the paper, at most `most` wide. */
+function write(context, { width }, colors, text, x, y, most = width) {
+  Object.assign(context, { font: colors.font, lineWidth: 6, textBaseline: "middle" });
+  Object.assign(context, { strokeStyle: colors.paper, fillStyle: colors.ink, lineJoin: "round" });
+  const left = Math.min(x, width - Math.min(most, context.measureText(text).width));
+  for (const draw of ["strokeText", "fillText"]) context[draw](text, left, y, most);
+}
+
+/** Point in the picture to what the sentence is about: an arc, the guesses, the row of the answer. */
 function point(context, pass, place, colors, moment, { named, line }) {
   const { left, stop, strip, pitch, width, height } = place;
   const [layer, head] = named ? named.part.split(",").map(Number) : [];
@@ -46,10 +53,15 @@ function point(context, pass, place, colors, moment, { named, line }) {
   const arc = arcs.find(({ key }) => key === named.key);
   if (arc) {
     const [[, y], , , end] = arc.points;
-    const text = /** @type {const} */ ([percent(arc.weight), end[0] + 4, (y + end[1]) / 2]);
-    Object.assign(context, { font: colors.font, lineWidth: 5, textBaseline: "middle" });
-    Object.assign(context, { strokeStyle: colors.paper, fillStyle: colors.ink });
-    for (const draw of ["strokeText", "fillText"]) context[draw](...text);
+    write(context, place, colors, percent(arc.weight), end[0] + 4, (y + end[1]) / 2);
+  }
+  const above = place.y(pass.count - 1) - Math.min(24, pitch / 2);
+  const passed = moment > 3 && moment <= 1 + 2 * pass.n_layer ? Math.floor((moment - 1) / 2) : -1;
+  for (let k = place.block > 90 ? 0 : Math.max(0, passed); k <= passed; k++) {
+    const { ids, probabilities } = pass.lens[k];
+    const guess = `${withSpaces(pass.nextText(ids[0]))} ${percent(probabilities[0])}`;
+    const x = stop(k) - strip / 2;
+    write(context, place, colors, k ? guess : "guess:", x, above, Math.max(86, place.block - 4));
   }
   context.fillStyle = colors.paper;
   context.globalAlpha = 0.75 * clamp(moment - 1 - 2 * pass.n_layer);

@@ -1,14 +1,12 @@
-// The guide: plays the passes, the first one with stops, and has the buttons below the picture.
-
 import { STRETCHED } from "./draw.js";
 import { button, element } from "./view.js";
 
-/** Seconds of a phase: the middle blocks run quicker than the first. */
+/** Seconds of a phase; all blocks after the first take about seven. */
 const secondsOf = ({ kind, layer }, { n_layer }) =>
   ({
     embed: 1,
-    attention: layer ? 4.4 / (2 * n_layer) : 0.9,
-    mlp: layer ? 3.2 / (2 * n_layer) : 0.6,
+    attention: layer ? 4.5 / n_layer : 0.9,
+    mlp: layer ? 3.3 / n_layer : 0.6,
     answer: 0.8,
     draw: 2,
   })[kind];
@@ -117,7 +115,6 @@ export function createGuide(host, onRun) {
   function goOn() {
     if (!stops) step();
     else if (frame) {
-      // the phase ends at once
       pause();
       host.moment = stops.find((stop) => stop > host.moment) ?? end();
       arrive();
@@ -150,7 +147,7 @@ export function createGuide(host, onRun) {
     play({ seconds, isGuided = false, waits = false, onEnd }) {
       stops = waits ? [0] : isGuided ? stopsOf(host.phases()) : null;
       const whole = host.phases().reduce((sum, each) => sum + secondsOf(each, host.pass()), 0);
-      pace = whole / seconds;
+      pace = isGuided ? 1 : whole / seconds;
       return new Promise((resolve) => {
         playing = { resolve, onEnd };
         if (waits) update();

@@ -3,7 +3,7 @@
 import { chipOf, lineChipOf, nextChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
 import { modelAt, setLetters } from "./scenes.js";
-import { drawStage, layOut, paintStrips, phasesOf } from "./stage.js";
+import { drawStage, headColor, layOut, paintStrips, phasesOf } from "./stage.js";
 import { button, clamp, dataElement, element, percent, rovingFocus, withSpaces } from "./view.js";
 import { sentence } from "./words.js";
 import { createZoom } from "./zoom.js";
@@ -13,9 +13,11 @@ const KEY = [
   ["␣", "", "a space"],
   ["■", "blue", "a number above 0", 0],
   ["■", "orange", "a number below 0", 0],
-  ["━━━", "", "a head looks back", 1],
-  ["●", "", "a neuron reacts", 2],
+  ["", "", "heads, a color each", 1],
+  ["●", "", "a neuron", 2],
 ]; // signs, and after which moment they are there
+
+const QUESTION = ["What comes next?", element("small", {}, "A token: a word or piece of one.")];
 
 /** Build the Machine in `root`; picture.js and embedded.js have its options. */
 export function createMachine(root, options = /** @type {any} */ ({})) {
@@ -103,8 +105,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       if (!level && guide?.stops) choose(pass.count - 1); // the guide's row
     },
   });
-  /** The guide and a text that is being written are not disturbed by a press in the picture. */
-  const canSwitch = () => Boolean(onSwitch) && !guide?.stops && !guide?.isWriting;
+  const canSwitch = () => Boolean(onSwitch) && shown.isOwn && !guide?.stops && !guide?.isWriting;
   const isAtEnd = () => moment >= phases.length;
 
   function refresh() {
@@ -165,11 +166,12 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
 
   function words(phase) {
     if (shown.says && !moment && (shown.isOpen || guide?.stops)) return shown.says;
+    if (shown.ends && isAtEnd()) return shown.ends;
     if (guide?.isWriting && !guide.stops)
       return ["The same again for each new token, faster and faster."];
     if (phase.kind === "draw" && chosen === pass.count - 1)
       return draw.says(pass, shown, clamp(moment - phases.length + 1));
-    return sentence(pass, phase, chosen, guide?.stops);
+    return sentence(pass, phase, chosen, guide?.stops && checkpoint());
   }
 
   /** The number of blocks that the line has passed, or null before the first. */
@@ -196,7 +198,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
 
   function titleOf(kind) {
     if (kind === "draw" && chosen === pass.count - 1) return [shown.title || "Chance picks"];
-    if (kind === "answer" && chosen === pass.count - 1) return ["What could come next, how likely"];
+    if (kind === "answer" && chosen === pass.count - 1) return ["What comes next, how likely?"];
     return [`A guess after block ${checkpoint() - 1}: what follows `, lineChipOf(pass, chosen)];
   }
 
@@ -206,16 +208,17 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     answer.classList.toggle("drawn", kind === "draw" && rows !== null);
     draw?.show(pass, shown.token, shown.drawn);
     const isNext = chosen === pass.count - 1;
-    answerTitle.replaceChildren(...(rows ? titleOf(kind) : []));
+    answerTitle.replaceChildren(...(rows ? titleOf(kind) : QUESTION));
     const room = bars.clientHeight / parseFloat(getComputedStyle(bars).lineHeight);
     const isFinal = Boolean(rows) && (kind === "draw" || kind === "answer") && isNext;
     const [likeliest] = shown.was?.keys() ?? []; // before a change: it stays in sight
     const before = isFinal ? rows.find(({ id }) => id === likeliest) : undefined;
     const followed = isFinal && rows.find(({ id }) => id === shown.token);
-    const first = [followed, before].filter(Boolean);
+    const replaced = isFinal && rows.find(({ id }) => id === shown.instead);
+    const first = [followed, replaced, before].filter(Boolean);
     const listed = [...new Set([...first, ...(rows ?? [])])]
       .slice(0, Math.max(1, Math.min(MOST_BARS, Math.floor(room))))
-      .sort((a, b) => (isFinal && draw ? a.id - b.id : b.p - a.p)); // of the ruler, or by size
+      .sort((a, b) => b.p - a.p);
     const nameOf = (id) => {
       if (!isFinal) return isNext ? nextChipOf(pass, id) : chipOf(pass, id);
       const word = withSpaces(pass.nextText(id));
@@ -374,6 +377,10 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   function repaint() {
     if (!pass) return;
     colors = readColors();
+    const heads = Array.from({ length: Math.min(4, pass.n_head) }, (_, head) =>
+      Object.assign(element("i", {}, "━"), { style: `color:${headColor(head, colors.isDark)}` }),
+    );
+    key.children[3].firstChild.replaceChildren(...heads);
     strips = paintStrips(pass, colors);
     resize();
   }
@@ -386,14 +393,15 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
      * Show a pass. `token` came after it (null: nothing yet); `title` says how it was drawn. Parts
      * in `off` are gray, and `was` has the rows of `next` with all parts on, or before a lesson. Tokens of the answer
      * can be pressed if `picks`. With `isOpen` no token is picked yet, and the picture waits at the
-     * start with the sentence `says`; `plays` waits there for `play`.
+     * start with the sentence `says`; `plays` waits there for `play`. At the end it says `ends`.
+     * `instead`: the token that came with all parts on. `isOwn`: no other `model` was asked.
      */
     show(described, options = /** @type {any} */ ({})) {
       const { token = null, off = [], was = null, isOpen = false, plays = false } = options;
       guide?.stop();
       pass = readPass(described);
       const drawn = described.draw?.id === token ? described.draw.number : null;
-      shown = { picks: true, ...options, token, isOpen, drawn };
+      shown = { picks: true, isOwn: true, ...options, token, isOpen, drawn };
       shown.was = was && new Map(was.map((row) => [row.id, row]));
       phases = phasesOf(pass, Boolean(draw));
       view.off = new Set(off);
@@ -411,6 +419,9 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     },
     guide,
     tables: zoom.sheet,
+    get model() {
+      return shown.model;
+    },
     get pass() {
       return pass;
     },

@@ -1,6 +1,8 @@
+import { readPass } from "./pass.js";
+import { machine } from "./picture.js";
 import { headColor } from "./stage.js";
-import { partName, state } from "./state.js";
-import { setStatus, showError, writeAgain } from "./story.js";
+import { askNext, idsOf, partName, readSettings, state } from "./state.js";
+import { showError, writeAgain } from "./story.js";
 import { $, button, element, rovingFocus } from "./view.js";
 
 export async function toggle(key) {
@@ -8,7 +10,6 @@ export async function toggle(key) {
   if (!off.delete(key)) off.add(key);
   state.off = off;
   markCells();
-  setStatus("Writing…");
   await writeAgain().catch(showError);
 }
 
@@ -16,16 +17,54 @@ function markCells() {
   for (const cell of $("parts").querySelectorAll(".cell"))
     cell.setAttribute("aria-pressed", String(state.off.has(cell.dataset.part)));
   $("parts-on").disabled = !state.off.size;
+  if (state.off.size) $("try-part").hidden = true;
+}
+
+let asked = 0; // the number of the latest suggestion
+
+/** Offer the head that looks back most of those without which another token is drawn. */
+async function suggest() {
+  const mine = ++asked;
+  const { start, seed } = state.lastRun ?? { start: null, seed: readSettings().seed };
+  const context = start ? idsOf(start) : machine.pass.ids;
+  const draw = { seed, n_drawn: 0 };
+  const ask = (...off) => askNext(context, null, { draw, off: new Set(off) });
+  const whole = await ask();
+  const pass = readPass(whole);
+  const looks = Array.from({ length: pass.n_layer }, (_, layer) => ({
+    ...{ layer, ...pass.strongestLook(layer, pass.count - 1) },
+  })).filter(({ weight }) => weight);
+  const keys = looks
+    .sort((a, b) => b.weight - a.weight)
+    .map((each) => `${each.layer},${each.head}`);
+  let [found] = keys;
+  for (const key of keys) {
+    const isOther = (await ask(key)).draw.id !== whole.draw.id;
+    if (mine !== asked) return;
+    if (isOther) {
+      found = key;
+      break;
+    }
+  }
+  $("try-part").hidden = !found || state.off.size > 0;
+  $("try-part").textContent = found && `Try without ${partName(found)} ▷`;
+  $("try-part").onclick = () => toggle(found);
 }
 
 export function renderParts() {
   if ($("parts").dataset.model !== state.model.id) build();
   markCells();
+  if (!$("off").hidden && !state.running && !state.off.size) suggest();
 }
 
 function build() {
   const { n_layer, n_head, id } = state.model;
   const parts = [...Array.from({ length: n_head }, (_, head) => String(head)), "mlp"];
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const colored = (made, i) => {
+    if (i < n_head) made.style.setProperty("--head", headColor(i, isDark));
+    return made;
+  };
   const cell = (layer, part) =>
     button("", () => toggle(`${layer},${part}`), {
       ...{ class: "cell", "data-part": `${layer},${part}`, tabindex: -1 },
@@ -36,21 +75,13 @@ function build() {
       "tr",
       {},
       element("th", { scope: "row" }, `block ${layer}`),
-      ...parts.map((part) => element("td", {}, cell(layer, part))),
+      ...parts.map((part, i) => element("td", {}, colored(cell(layer, part), i))),
     ),
   );
   const isMany = n_head > 8;
   $("parts").classList.toggle("many", isMany);
   const titles = parts.map((part) => (part === "mlp" ? "neurons" : isMany ? part : `head ${part}`));
-  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const colored = (made, head) => {
-    made.style.borderBottomColor = headColor(head, isDark);
-    return made;
-  };
-  const head = titles.map((title, i) => {
-    const made = element("th", { scope: "col" }, title);
-    return i < n_head ? colored(made, i) : made;
-  });
+  const head = titles.map((title, i) => colored(element("th", { scope: "col" }, title), i));
   $("parts").replaceChildren(
     element("thead", {}, element("tr", {}, element("td"), ...head)),
     element("tbody", {}, ...rows),

@@ -12,7 +12,6 @@ function fromFloat16(bits) {
     return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
   });
   const values = new Float32Array(bits.length);
-  // many times as fast as `from`
   for (let i = 0; i < bits.length; i++) values[i] = float16[bits[i]];
   return values;
 }
@@ -43,7 +42,6 @@ export function row({ shape, data }, ...index) {
 
 const sum = (a, b) => a.map((value, i) => value + b[i]);
 
-/** The strongest number of each of `count` groups of neighbors. */
 export function strongest(vector, count) {
   const n = Math.min(count, vector.length);
   return Array.from({ length: n }, (_, cell) => {
@@ -88,7 +86,6 @@ export function readPass(described) {
   const resid = (k, line) =>
     k ? row(arrays.resid, k - 1, line) : sum(row(arrays.wte, line), row(arrays.wpe, line));
   const attention = (layer, line) => row(arrays.attention, layer, line);
-  /** The number of which 1 of 100 is larger. */
   const limitOf = (data) => {
     const every = Math.ceil(data.length / 20_000);
     const sizes = Float32Array.from(

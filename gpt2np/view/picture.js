@@ -22,5 +22,5 @@ export const machine = createMachine($("machine"), {
   findPart,
   createGuide: (host) => createGuide(host, () => $("generate").focus({ preventScroll: true })),
   draw: createDraw(),
-  source: serverSource({ model: () => state.model.id, changes: () => changes() }),
+  source: serverSource({ model: () => machine.model ?? state.model.id, changes: () => changes() }),
 });

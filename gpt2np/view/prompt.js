@@ -1,7 +1,7 @@
 import { forgetAnswers, loadModel } from "./api.js";
 import { renderBranches } from "./branches.js";
 import { save } from "./share.js";
-import { encode, isTreeOfPrompt, state } from "./state.js";
+import { chip, encode, isTreeOfPrompt, state } from "./state.js";
 import {
   goTo,
   hidePass,
@@ -15,11 +15,8 @@ import {
 import { Tree } from "./tree.js";
 import { $, element } from "./view.js";
 
-const REST = "The model adds one token: a word or a piece of one. Press Write.";
-
 let typed = 0; // the number of the latest request
 
-/** Show the tokens of the prompt in the picture, which waits for Write. */
 export async function showPrompt() {
   try {
     const number = ++typed;
@@ -29,7 +26,8 @@ export async function showPrompt() {
       setStatus(
         "Nothing is typed. The model starts from <|endoftext|>, the sign between its texts.",
       );
-    await showPass(ids, null, { isOpen: true, says: [REST] });
+    const says = ["What comes after ", chip(ids.at(-1)), "? Make your guess, then press Write."];
+    await showPass(ids, null, { isOpen: true, says });
   } catch (error) {
     hidePass();
     showError(error);
@@ -37,13 +35,14 @@ export async function showPrompt() {
 }
 
 /** Show what `model`, which has learned on, predicts after the prompt beside what `base` does. */
-export async function showLearned(model, base) {
+export async function showLearned(model, base, signal) {
   forgetAnswers(); // of this model before
   if (state.running) return;
   try {
-    await showPass(await encode($("prompt").value), null, { model, base });
+    const ids = await encode($("prompt").value);
+    if (!signal.aborted) await showPass(ids, null, { model, base, signal });
   } catch (error) {
-    showError(error);
+    if (!signal.aborted) showError(error);
   }
 }
 
@@ -101,7 +100,7 @@ export async function showModels(names, wanted) {
   await useModel(wanted ?? names[0]);
 }
 
-/** `onModel()` is called when another model has been chosen and is shown. */
+/** `onModel()` is called when another model has been chosen. */
 export function startPrompt(onModel) {
   $("prompt").addEventListener("input", () => {
     if (state.tree && isTreeOfPrompt()) {
@@ -133,7 +132,7 @@ export function startPrompt(onModel) {
   $("model").addEventListener("change", async () => {
     await stop();
     await useModel($("model").value);
+    onModel(); // requests from here on name the new model
     await setPrompt($("prompt").value);
-    onModel(); // no request names the old model any more
   });
 }

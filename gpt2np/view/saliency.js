@@ -44,5 +44,5 @@ function show(values, ids) {
     piece?.classList.toggle("against", value < 0);
   });
   const own = chipElement(textsOf(ids).at(-1), ids.at(-1));
-  $("glow-says").replaceChildren("Blue lines made ", own, " likelier, orange dots less likely.");
+  $("glow-says").replaceChildren("Green lines made ", own, " likelier, gray dots less likely.");
 }

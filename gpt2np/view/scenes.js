@@ -15,11 +15,10 @@ import {
 } from "./view.js";
 
 let [LABEL, ROW] = [15, 23]; // pixels of a line of small text, and of a row of names
-/** Fit the lines to letters that are `size` times as large. */
 export function setLetters(size) {
   [LABEL, ROW] = [15 * size, 23 * size];
 }
-const SIGN = 14; // pixels of a sign before a name
+const SIGN = 14;
 export const numberElement = (value) => dataElement(value, shownNumber(value));
 const largest = (...arrays) =>
   arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
@@ -51,7 +50,6 @@ const paintVector = (context, vector, box, limit, colors) => {
 };
 
 const inside = ({ x, y, w, h }, px, py) => px >= x && px < x + w && py >= y && py < y + h;
-// with room for what hangs below the line
 const label = (text, x, y, w = 0) => ({ text, x, y, w, h: LABEL + 3 });
 export const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
 

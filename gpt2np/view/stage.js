@@ -111,7 +111,6 @@ function flow(context, points, f) {
   return end;
 }
 
-/** The points of a curve that leaves (x0, y0) and reaches (x1, y1) horizontally. */
 const bend = (x0, y0, x1, y1) => {
   const c = mix(x0, x1, 0.55);
   return [
@@ -236,7 +235,6 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     const opacity = line === view.line || line === last ? 1 : 0.75;
     if (!moment) return;
     if (moment < 1) {
-      // what and where slide together
       const f = ease(moment * 1.25);
       drawStrip(line, "wte", 0, place.stop(0), y - (1 - f) * place.swing * 0.24, 0.9, 1 - f * f);
       drawStrip(line, "wpe", 0, place.stop(0), y + (1 - f) * place.swing * 0.24, 0.9, 1 - f * f);
@@ -250,7 +248,6 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     const f = (inside * 2) % 1;
     drawStrip(line, half === "mlp" ? "middle" : "resid", layer, traveler, y, 1.1, opacity);
     if (f > 0.45) {
-      // what is added slides in from the side
       const g = ease((f - 0.45) / 0.55);
       drawStrip(
         line,
@@ -282,7 +279,6 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     context.lineCap = "butt";
     context.setLineDash([]);
 
-    /** Whether the sentence is about this arc: the others are pale then. */
     function named({ part, key }) {
       if (!view.named?.part.startsWith(`${each},`)) return null;
       return view.named.part === part && view.named.key === key;
@@ -290,7 +286,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
 
     function draw({ weight, points }, isLooked, isNamed, isOff) {
       const pale = isNow && !view.isGuided ? 0.04 + 0.1 * weight : 0.02;
-      const plain = (0.35 + 0.6 * weight) * (isNow ? 1 : 0.75);
+      const plain = (0.35 + 0.6 * weight) * (isNow ? 1 : view.isGuided ? 0.25 : 0.5);
       const own = isOff ? 0.9 : isNamed === null ? plain : isNamed ? 1 : 0.15 + 0.2 * weight;
       context.globalAlpha = Math.min(1, (isLooked ? own : pale) * (colors.isDark ? 1.4 : 1));
       const width = weight * Math.min(9, place.pitch * 0.34);

@@ -96,7 +96,6 @@ const interventions = (off = state.off) =>
 
 export const changes = (off = state.off) => (off.size ? { interventions: interventions(off) } : {});
 
-/** The parts that are off, as a node of the tree keeps them. */
 export const offKey = () => [...state.off].sort().join(" ");
 
 /** The draw of the token at `index`, if the text knows it: a seed, and the tokens drawn before. */
@@ -112,10 +111,12 @@ export const askNext = (context, token, more = {}) => {
     off = state.off,
     others = [],
     model = state.model.id,
+    signal,
   } = more;
   const tokens = [...new Set([token, ...others])].filter((id) => id !== null);
-  return once("api/inspect", {
+  const body = {
     ...{ model, prompt: context, tokens: tokens.length ? tokens : null },
     ...{ include: ["lens", "neurons", "lines"], ...sampling(), ...draw, ...changes(off) },
-  });
+  };
+  return once("api/inspect", body, signal);
 };

@@ -1,5 +1,3 @@
-// The loop: a token is read, predicted, drawn and written, and the picture shows it.
-
 import { ConnectionLost, ServerError, readTokens, streamCompletion } from "./api.js";
 import { renderBranches } from "./branches.js";
 import { machine } from "./picture.js";
@@ -47,7 +45,9 @@ export function setBusy(controller) {
   const hasText = Boolean(state.tree) && isTreeOfPrompt();
   $("write-form").dataset.mode = hasText || controller ? "story" : "prompt";
   $("generate").textContent = controller ? "Stop" : hasText ? "Write on ▷" : "Write ▷";
-  $("generate").classList.toggle("primary", !controller);
+  const next = !hasText ? "generate" : state.off.size ? "teach-button" : "off-button"; // to try
+  for (const name of ["generate", "off-button", "teach-button"])
+    $(name).classList.toggle("primary", name === next && !controller);
   for (const id of ["retry", "edit"]) $(id).hidden = Boolean(controller) || !hasText;
   $("prompt").hidden = hasText || Boolean(controller);
   machine.guide.isWriting = Boolean(controller);
@@ -86,7 +86,6 @@ function nodesOf(end, marks = []) {
   }));
 }
 
-/** The words of a text, each as the ids of its tokens. */
 function wordsOf(ids) {
   const words = [];
   let before = "";
@@ -117,18 +116,17 @@ function differences(...both) {
   return words.map((each, n) => each.flatMap((word, i) => word.map(() => marks[n][i])));
 }
 
-/** Give `parent` a child for each item; the first children stay if their keys are the same. */
-function showList(parent, items, keyOf, create) {
-  const children = [...parent.children];
-  const keys = items.map(keyOf);
-  const changed = keys.findIndex((key, i) => children[i]?.key !== key);
+/** Show the pieces of the text; the first ones stay as long as their keys are the same. */
+function showPieces(nodes) {
+  const pieces = [...$("story").children];
+  const keys = nodes.map(keyOf);
+  const changed = keys.findIndex((key, i) => pieces[i]?.key !== key);
   const first = changed < 0 ? keys.length : changed;
-  for (const child of children.slice(first)) child.remove();
-  parent.append(
-    ...items
-      .slice(first)
-      .map((item, i) => Object.assign(create(item, first + i), { key: keys[first + i] })),
+  for (const piece of pieces.slice(first)) piece.remove();
+  const made = nodes.map((node, i) =>
+    i < first ? "" : Object.assign(pieceElement(node, i), { key: keys[i] }),
   );
+  $("story").append(...made.slice(first));
 }
 
 const keyOf = ({ id, logprob, isGiven, isChanged, text, isLast }) =>
@@ -147,13 +145,13 @@ export function renderStory() {
   const [ids, intact] = [allIds(), state.intact && idsOf(state.intact)];
   const isDone = state.intact && !state.running;
   const [own, lost] = isDone ? differences(ids, intact) : [];
-  const nodes = [...nodesOf(state.current, own), { id: null, text: "" }];
-  showList($("story"), nodes, keyOf, pieceElement);
+  const isOpen = !state.running || state.pinned === null; // the next token is asked for
+  const nodes = [...nodesOf(state.current, own), ...(isOpen ? [{ id: null, text: "" }] : [])];
+  showPieces(nodes);
   if (state.intact) {
-    const before = nodesOf(state.intact, lost);
-    showList($("intact"), before, keyOf, (node) => {
-      return element("span", { class: node.isChanged ? "changed" : "" }, shownText(node));
-    });
+    const textOf = (node) =>
+      element("span", { class: node.isChanged && "changed" }, shownText(node));
+    $("intact").replaceChildren(...nodesOf(state.intact, lost).map(textOf));
   }
   if (state.off.size) {
     const marks = element("span", { class: "changed" }, "marked: it differs");
@@ -164,10 +162,8 @@ export function renderStory() {
   save();
 }
 
-const focus = () => rovingFocus($("story"), ".piece");
-let storyFocus = null;
+const storyFocus = rovingFocus($("story"), ".piece");
 
-/** Bring a token in sight, without moving the page; no line is cut in two. */
 function show(text, token) {
   if (!token) return;
   const line = parseFloat(getComputedStyle(text).lineHeight);
@@ -178,9 +174,9 @@ function markPinned() {
   for (const piece of $("story").children) {
     const is = Number(piece.dataset.index) === state.pinned;
     piece.setAttribute("aria-pressed", String(is));
-    if (is) storyFocus?.select(piece);
+    if (is) storyFocus.select(piece);
   }
-  storyFocus?.reset();
+  storyFocus.reset();
   const pinned = $("story").querySelector('[aria-pressed="true"]') ?? $("story").lastChild;
   show($("story"), $("story").querySelector(".changed") ?? pinned);
   show($("intact"), $("intact").querySelector(".changed"));
@@ -199,14 +195,18 @@ export async function pin(index) {
   await showPass(context, token);
 }
 
-/** What the settings do before the draw. */
-function drawTitle() {
-  const { temperature } = readSettings();
-  if (state.off.size) return "Without these parts: before → now";
-  if (!temperature) return "The likeliest one is taken";
-  if (temperature > 1) return "Unlikely ones get more: before → after";
-  if (temperature < 1) return "Likely ones get more: before → after";
-  return "Chance picks";
+/** What the settings do before the draw: a title of the list, and a sentence. */
+function settingsSay() {
+  const { temperature, top_k, top_p } = readSettings();
+  if (!temperature)
+    return ["Predicted → the likeliest", "At temperature 0 the likeliest gets everything."];
+  if (temperature < 1)
+    return ["Predicted → sharpened", "For safer text, likely ones get more, unlikely ones less."];
+  if (temperature > 1)
+    return ["Predicted → flattened", "For wilder text, unlikely ones get more, likely ones less."];
+  if (top_k || top_p < 1)
+    return ["Predicted → filtered", "Only the likeliest stay. They share what the others had."];
+  return ["Chance picks", "At temperature 1 all keep their share."];
 }
 
 let asked = 0; // the number of the latest pass to show
@@ -223,26 +223,31 @@ export function hidePass() {
 export async function showPass(context, token, options = {}) {
   const number = ++asked;
   $("machine").setAttribute("aria-busy", "true");
+  const { draw, model, base, signal } = options;
+  const before = state.intact ? idsOf(state.intact) : [];
+  const isSame = context.every((id, i) => id === before[i]);
+  const instead = isSame ? (before[context.length] ?? null) : null;
   const ask = async () => {
-    const { draw, model, base } = options;
-    const now = await askNext(context, token, { draw, model });
+    const now = await askNext(context, token, { draw, model, signal });
     if (!state.off.size && !base) return [now, null];
     const others = now.next.slice(0, 9).map(({ id }) => id); // each row shows what it was before
     const off = base ? state.off : new Set();
-    const old = await askNext(context, token, { draw, off, others, model: base });
-    others.splice(0, 9, old.next[0].id);
-    return [await askNext(context, token, { draw, others, model }), old];
+    const old = await askNext(context, token, { draw, off, others, model: base, signal });
+    others.splice(0, 9, old.next[0].id, instead);
+    return [await askNext(context, token, { draw, others, model, signal }), old];
   };
   const [described, intact] = await ask().finally(
     () => number === asked && $("machine").removeAttribute("aria-busy"),
   );
   if (number !== asked) return null;
+  const isOwn = !model || model === state.model.id;
+  const [title, effect] = settingsSay();
+  const parts = state.off.size ? "With all parts → without" : title;
   machine.show(described, {
-    token,
-    title: options.base ? "The lesson: before → now" : drawTitle(),
-    picks: !isTreeOfPrompt() || context.length >= state.tree.ids.length, // the prompt stays
-    off: state.off,
-    was: intact?.next,
+    ...{ token, effect, instead, isOwn, off: state.off, was: intact?.next },
+    title: base ? "Before the lesson → now" : parts,
+    // the prompt stays
+    picks: isOwn && (!isTreeOfPrompt() || context.length >= state.tree.ids.length),
     ...options,
   });
   renderParts();
@@ -312,6 +317,8 @@ async function playTokens(ahead, seed, signal, isQuick) {
       const waits = isGuided && i === 1;
       const joined = waits && chip(state.current.id, context.slice(0, -1));
       const says = waits && [joined, " joins the rows. Now all starts again. Press Next."];
+      state.pinned = null;
+      renderStory();
       await showPass(context, token.id, { draw, plays: true, says });
       const onEnd = () => !signal.aborted && writeToken(token, draw);
       if (signal.aborted) return i;
@@ -334,8 +341,15 @@ function sayWritten(n, reason) {
     reason === "stop" ? " The model ended the text." : isFull ? " The context is full." : "";
   const how = state.intact
     ? ", with the same random numbers. Only marked words differ."
-    : ". Greener: likelier. Press one.";
+    : ". Greener: likelier. Press any word.";
   setStatus(`${counted(n, "token")} written${how}${why}`);
+}
+
+/** The index of the first token that differs from the text with all parts on; or undefined. */
+function firstChange() {
+  const before = state.intact ? idsOf(state.intact) : allIds();
+  const index = allIds().findIndex((id, i) => id !== before[i]);
+  return index < 0 ? undefined : index;
 }
 
 /** Write `count` tokens after `start`; the picture plays the first passes, unless `isQuick`. */
@@ -372,13 +386,16 @@ async function writeText(start, count, seed, isQuick) {
   const n = pathTo(state.current).length - depth;
   const kept = n ? `${counted(n, "token")} kept.` : "Nothing was written.";
   if (signal.aborted) setStatus(`Stopped. ${kept}`);
+  if (n) state.pinned = firstChange() ?? allIds().length - 1;
   setBusy(null);
   renderStory();
   renderBranches();
   if (!isTreeOfPrompt()) return;
   if (error && !signal.aborted) return showError(error, ` ${kept}`);
   const ids = allIds();
-  if (state.pinned !== null) await showPass(ids.slice(0, state.pinned), ids[state.pinned] ?? null);
+  const ends = state.off.size ? null : ["What is one part good for? Switch it off and compare."];
+  if (state.pinned !== null)
+    await showPass(ids.slice(0, state.pinned), ids[state.pinned] ?? null, { ends });
 }
 
 let written = null; // the promise of the latest text
@@ -452,7 +469,6 @@ async function retry() {
 }
 
 export function startStory() {
-  storyFocus = focus();
   for (const text of [$("story"), $("intact")])
     text.addEventListener("scroll", () => text.classList.toggle("cut", text.scrollTop > 1));
   const indexOf = (event) => {

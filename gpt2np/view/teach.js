@@ -43,7 +43,7 @@ const pointsOf = (losses, nSteps) =>
   losses.map((loss, i) => [(320 * i) / nSteps, 100 * (1 - loss / Math.max(...losses))]).join(" ");
 
 /** Start the form in `root`; return what ends the lesson. */
-export function createTeach(root, { model, request, onModel, onReady, onWatch }) {
+export function createTeach(root, { model, request, onModel, onReady, onWatch, onEnd }) {
   let controller = new AbortController(); // ends the connection
   let lesson = Promise.resolve(); // from the press of Teach until the page is forgotten
   let [base, name] = ["", ""]; // of the model that is taught, and of the taught model
@@ -90,9 +90,9 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
   /** Whether an element has the focus, or had it until it was disabled. */
   const hasFocus = (each) => [each, document.body].includes(document.activeElement);
 
-  /** Write the text with a model, and show it with what it repeats of the page marked. */
   async function write(title, name, body, page) {
-    const { choices } = await postJson("v1/completions", { ...body, model: name });
+    const { signal } = controller;
+    const { choices } = await postJson("v1/completions", { ...body, model: name }, signal);
     const written = choices[0].text;
     const found = copied(written, page);
     const shown = element("dd", { dir: "auto" }, element("span", { class: "soft" }, body.prompt));
@@ -120,7 +120,6 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
     if (!stop.disabled) say(`It reads ${what} again and again: ${step} of ${n_steps} times.`);
   }
 
-  /** Teach the page; ends when the model has forgotten it. */
   async function teach(page, signal) {
     const [body, losses] = [request(), /** @type {number[]} */ ([])];
     base = model();
@@ -135,12 +134,14 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
         }
         if (each.is_ready) {
           after = await write(`After ${each.step} times`, name, body, page);
-          await onReady(name, base);
+          await onReady(name, base, signal);
         }
         if (each.is_done) {
           stop.disabled = true;
           await onModel(name);
-          await onReady(name, base);
+          signal.throwIfAborted();
+          await onReady(name, base, signal);
+          signal.throwIfAborted();
           const of = `${lastStep} of ${facts.n_steps} times`;
           const early = lastStep < facts.n_steps ? `It stopped after ${of}. ` : "";
           say(early + judge(before, after));
@@ -151,6 +152,7 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch })
       }
     } finally {
       if (model() === name) await onModel(base);
+      else if (name && model() === base) onEnd(); // the picture is that of the lesson
     }
   }
 

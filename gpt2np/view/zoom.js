@@ -5,7 +5,6 @@ import { button, element, rovingFocus, withSpaces } from "./view.js";
 const SCENES = { block: blockScene, head: headScene, score: scoreScene, token: tokenScene };
 const DESCRIBED = ["block", "head"]; // levels that need no source
 
-/** The levels above a level, as a path from the model. */
 function pathOf(level) {
   const { kind, layer, head } = level;
   const up = { head: { kind: "block", layer }, score: { kind: "head", layer, head } }[kind];
@@ -64,24 +63,17 @@ export function createZoom(host) {
   }
 
   function showCrumbs() {
-    const places = [
-      { name: "the model", to: [] },
-      ...path.map((level, i) => ({ name: nameOf(level), to: path.slice(0, i + 1) })),
-    ];
-    crumbs.replaceChildren(
-      element(
-        "ol",
-        { hidden: !path.length },
-        ...places.map(({ name, to }) =>
-          element(
+    const crumb = (name, to) =>
+      to.length === path.length
+        ? element("li", { "aria-current": "location" }, name)
+        : element(
             "li",
             {},
-            to.length === path.length
-              ? element("span", { "aria-current": "location" }, name)
-              : button(name, () => enter(to)),
-          ),
-        ),
-      ),
+            button(name, () => enter(to)),
+          );
+    const down = path.map((level, i) => crumb(nameOf(level), path.slice(0, i + 1)));
+    crumbs.replaceChildren(
+      element("ol", { hidden: !path.length }, crumb("the model", []), ...down),
     );
   }
 
