@@ -36,7 +36,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   const labels = element("div", {
     class: "machine-lines",
     role: "listbox",
-    "aria-label": "The tokens that are read, a row each",
+    "aria-label": "Tokens, a row each",
   });
   const canvas = element("canvas", { class: "machine-canvas", role: "img" });
   const answerTitle = element("p", { class: "machine-says" });

@@ -247,7 +247,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     const half = inside < 0.5 ? "attention" : "mlp";
     const f = (inside * 2) % 1;
     drawStrip(line, half === "mlp" ? "middle" : "resid", layer, traveler, y, 1.1, opacity);
-    if (f > 0.45) {
+    if (f > 0.45 && (line === view.line || !view.isGuided)) {
       const g = ease((f - 0.45) / 0.55);
       drawStrip(
         line,

@@ -57,7 +57,7 @@ class TestAnswer:
             bars = tab.eval_on_selector_all(".machine-bars li", BARS)
             assert [p for p, _ in bars] == pytest.approx([p for _, p in rows], abs=1e-4)
             assert all(room >= 0 for _, room in bars)
-            assert [i for i, _ in rows] == sorted(i for i, _ in rows)  # the order of the ruler
+            assert [p for _, p in rows] == sorted((p for _, p in rows), reverse=True)
         assert "cut off" in tab.inner_text(".machine-bars")
 
     def test_a_token_that_is_pressed_is_a_branch(self, open_tab, lm):

@@ -69,7 +69,7 @@ class TestGuide:
         tab.wait_for_selector("#machine[data-moment='0.000'] [data-line='5']")
         said.append(tab.inner_text(".machine-caption"))
         assert strongest[4] < 0.6 * strongest[3]  # pale, so that the last row stands out
-        assert "→" in said[5] and " hits " in said[6]
+        assert "likely ones get more, unlikely ones less" in said[5] and " hits " in said[6]
         assert "joins the rows" in said[-1]  # and waits, before it is read in its turn
         tab.wait_for_timeout(300)
         assert tab.locator("#story .piece:not(.given):not(.next)").count() == 1
@@ -81,7 +81,7 @@ class TestGuide:
         looks = traced["blocks.0.attn.pattern"][:, -1, :-1]
         _, key = np.unravel_index(looks.argmax(), looks.shape)
         looked = lm.tokenizer.decode([int(traced.ids[key])]).replace(" ", "␣")
-        assert f"looks most at {looked}" in said[1].replace("\xa0", " ")
+        assert f"most from {looked}" in said[1].replace("\xa0", " ")
         assert story(tab)[0] == generated(lm, "The wolf and the lamb", seed=1).ids
 
     def test_pointing_and_looking_elsewhere_keep_the_sentence(self, open_tab):

@@ -18,7 +18,7 @@ def test_the_lesson_of_the_guide(open_tab, tmp_path):
     tab.screenshot(path=folder / "guide.png")
     wait_for_end(tab)
     tab.mouse.move(0, 0)
-    look_at(tab, 10)
+    look_at(tab, 16)
     tab.screenshot(path=folder / "write.png")
     tab.locator(".machine-bars li:not(.own) button").nth(2).click()
     wait_for_end(tab)

@@ -82,6 +82,20 @@ class TestSwitchedOff:
         tab.wait_for_selector("#story-name", state="hidden")
         assert story(tab)[0] == before
 
+    def test_the_offered_part_changes_the_next_token(self, open_tab):
+        """And the picture shows the first token that differs."""
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=6)
+        (before, *_), _ = story(tab)
+        assert tab.locator("button.primary:visible").all_inner_texts() == ["Switch parts off"]
+        tab.click("#off-button")
+        tab.click("#try-part")
+        tab.wait_for_selector("#story-name:not([hidden])")
+        wait_for_end(tab)
+        rows = dict(cells(tab, ".machine-bars li"))
+        assert story(tab)[0][0] != before and {story(tab)[0][0], before} <= {*rows}
+        assert ", not ␣" in tab.inner_text(".machine-caption")
+
     def test_an_arc_and_a_neuron_of_the_picture(self, open_tab, lm):
         tab = open_tab(reduced_motion="reduce")
         write(tab, PROMPT, max_tokens=4)
@@ -213,8 +227,12 @@ class TestSwitchedOff:
             tab.click("#off-button")
             colors = "all => all.map(each => getComputedStyle(each).borderBottomColor)"
             heads = tab.eval_on_selector_all("#parts thead th", colors)[:4]
-            arcs = tab.eval_on_selector_all("#heads button:not(:first-child)", colors)
-            assert heads == arcs and len(set(heads)) == 4
+            assert len(set(heads)) == 4
+            on = tab.eval_on_selector_all(
+                "#parts tr:last-child .cell",
+                "all => all.map(c => getComputedStyle(c).backgroundColor)",
+            )
+            assert on[:4] == heads  # what is on is filled with the color of its arcs
             border, paper = tab.evaluate(
                 """() => [getComputedStyle(document.querySelector(".cell")).borderTopColor,
                     getComputedStyle(document.body).backgroundColor]"""

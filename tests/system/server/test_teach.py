@@ -295,7 +295,7 @@ class TestPage:
         assert "roots of an old oak tree" in tab.locator("#teach dd mark").last.inner_text()
         assert tab.locator("#teach dd").first.locator("mark").count() == 0
         assert "→" in tab.inner_text(".machine-bars")  # the picture has the lesson's effect
-        assert tab.inner_text(".machine-says") == "The lesson: before → now"
+        assert tab.inner_text(".machine-says") == "Before the lesson → now"
         points = tab.locator("#teach polyline").get_attribute("points").split()
         heights = [float(point.split(",")[1]) for point in points]
         assert len(points) == N_STEPS + 1 and heights[0] == 0 and heights[-1] > 90
@@ -327,10 +327,14 @@ class TestPage:
         tab.click("#teach-button")
         tab.fill("#teach-text", PAGE + PAGE)
         press(tab, "Teach")
-        tab.locator("#teach figcaption", has_text="Loss").wait_for()
+        tab.locator(".machine-says", has_text="Before the lesson").wait_for()
+        tab.locator(".machine-blocks button").first.press("Enter")
+        with tab.expect_request("**/api/inspect") as asked:  # of the model in the picture
+            tab.locator(".target.spot").first.press("Enter")
+        assert asked.value.post_data_json["model"].startswith("bundled taught ")
         press(tab, "Stop and keep")
         tab.locator(".taught", has_text="This model has learned your page.").wait_for()
-        assert re.match(r"It stopped after \d of 60 times", tab.inner_text(".teach-says"))
+        assert re.match(r"It stopped after \d+ of 60 times", tab.inner_text(".teach-says"))
         tab.fill("#teach-text", "a")
         press(tab, "Teach")
         tab.locator(".teach-says.wrong", has_text="the page is too short").wait_for()
