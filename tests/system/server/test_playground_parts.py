@@ -225,14 +225,10 @@ class TestSwitchedOff:
         for scheme in ("light", "dark"):
             tab = open_tab(color_scheme=scheme)
             tab.click("#off-button")
-            colors = "all => all.map(each => getComputedStyle(each).borderBottomColor)"
-            heads = tab.eval_on_selector_all("#parts thead th", colors)[:4]
-            assert len(set(heads)) == 4
-            on = tab.eval_on_selector_all(
-                "#parts tr:last-child .cell",
-                "all => all.map(c => getComputedStyle(c).backgroundColor)",
-            )
-            assert on[:4] == heads  # what is on is filled with the color of its arcs
+            style = "all => all.map(each => getComputedStyle(each).{}Color)"
+            heads = tab.eval_on_selector_all("#parts thead th", style.format("borderBottom"))[:4]
+            assert len(set(heads)) == 4  # what is on is filled with the color of its arcs
+            assert tab.eval_on_selector_all("#parts .cell", style.format("background"))[:4] == heads
             border, paper = tab.evaluate(
                 """() => [getComputedStyle(document.querySelector(".cell")).borderTopColor,
                     getComputedStyle(document.body).backgroundColor]"""
