@@ -40,7 +40,7 @@ async function suggest() {
   let [found] = keys;
   for (const key of keys) {
     const isOther = (await ask(key)).draw.id !== whole.draw.id;
-    if (mine !== asked) return;
+    if (mine !== asked || state.running) return;
     if (isOther) {
       found = key;
       break;
