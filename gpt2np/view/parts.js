@@ -47,7 +47,7 @@ async function suggest() {
     }
   }
   $("try-part").hidden = !found || state.off.size > 0;
-  $("try-part").textContent = found && `Try without ${partName(found)} ▷`;
+  $("try-part").textContent = found && `Try ${partName(found)} ▷`;
   $("try-part").onclick = () => toggle(found);
 }
 

@@ -341,7 +341,7 @@ function sayWritten(n, reason) {
     reason === "stop" ? " The model ended the text." : isFull ? " The context is full." : "";
   const how = state.intact
     ? ", with the same random numbers. Only marked words differ."
-    : ". Greener: likelier. Press any word.";
+    : ". Green: likely. Press a word.";
   setStatus(`${counted(n, "token")} written${how}${why}`);
 }
 
