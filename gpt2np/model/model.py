@@ -25,7 +25,7 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import Weights
 from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
-from gpt2np.runtime.context import Context, ExactContext, Hook, HookedContext, HookedExactContext
+from gpt2np.runtime.context import Context, ExactContext, Hook
 from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.options import ModelOptions
@@ -79,9 +79,9 @@ class GPT2:
         self.exact = exact
         packed = Weights(config, weights, quantize=weight_dtype == "int8", exact=exact)
         self.weights = packed
-        contexts = (ExactContext, HookedExactContext) if exact else (Context, HookedContext)
+        context = ExactContext if exact else Context
         self._runner = ModelRunner(
-            lambda ctx: gpt2(ctx, packed.layers), config, self.dtype, *contexts
+            lambda ctx: gpt2(ctx, packed.layers), config, self.dtype, context
         )
         self._group: ProcessGroup | None = None
         self._folder: Path | None = None

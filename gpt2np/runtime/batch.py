@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -74,7 +73,7 @@ class Batch:
     Attributes:
         token_ids: (N,), the ids of the tokens.
         positions: (N,), the position of each token in its sequence.
-        slices: for each sequence, the range of its tokens in the pass, with all ranks' tokens.
+        counts: for each sequence, the number of its tokens in the pass, with all ranks' tokens.
         caches: the KV cache of each sequence, with capacity for the new tokens.
         kv_writes: where the KV caches store the keys and values of this rank's tokens.
         query_blocks: this rank's queries, in blocks for attention.
@@ -84,7 +83,7 @@ class Batch:
 
     token_ids: IntArray
     positions: IntArray
-    slices: list[slice]
+    counts: list[int]
     caches: list[KVCache]
     kv_writes: list[KVWrite]
     query_blocks: list[QueryBlock]
@@ -102,7 +101,7 @@ class Batch:
         tokens = np.concatenate([[], *(np.r_[block.tokens] for block in blocks)]).astype(np.int64)
         stops = np.cumsum([block.tokens.stop - block.tokens.start for block in blocks]).tolist()
         packed = map(slice, [0, *stops], stops)
-        sequences = np.repeat(range(len(self.slices)), [s.stop - s.start for s in self.slices])
+        sequences = np.repeat(range(len(self.counts)), self.counts)
         logits_mask, is_mine = self.logits_mask.copy(), np.isin(self.output_rows, tokens)
         logits_mask[logits_mask] = is_mine
         return replace(
@@ -152,32 +151,23 @@ def _make_batch(
     caches = [cache for _, cache in new]
     counts, first = [len(ids) for ids, _ in new], caches[0].length
     make_layout = _layout if n_workers else _layout.__wrapped__  # large masks are not kept
-    layout = make_layout(
+    positions, sequences, blocks = make_layout(
         tuple(counts),
         tuple([cache.length - first for cache in caches]),
-        (False, *[b.is_adjacent(a) for a, b in pairwise(caches)]),
+        (False, *[b.place == (a.place[0], a.place[1] + 1) for a, b in pairwise(caches)]),
         _queries_per_block(sum(counts), n_workers) if n_workers else None,
     )
-    positions = layout.positions + first
+    positions = positions + first
     return Batch(
         token_ids=np.concatenate([ids for ids, _ in new]),
         positions=positions,
-        slices=layout.slices,
+        counts=counts,
         caches=caches,
-        kv_writes=kv_writes(caches, layout.sequences, positions),
-        query_blocks=layout.query_blocks,
+        kv_writes=kv_writes(caches, sequences, positions),
+        query_blocks=blocks,
         output_rows=output_rows,
         logits_mask=logits_mask,
     )
-
-
-class _Layout(NamedTuple):
-    """The part of a batch that later decode steps share: positions count from the first text's."""
-
-    positions: IntArray
-    sequences: IntArray  # the index of each token's sequence
-    slices: list[slice]
-    query_blocks: list[QueryBlock]
 
 
 @lru_cache(maxsize=64)
@@ -186,19 +176,17 @@ def _layout(
     cached: tuple[int, ...],
     adjacent: tuple[bool, ...],
     max_queries: int | None,
-) -> _Layout:
-    """Return the layout for numbers of new tokens; `cached` tokens come before, up to a constant.
+) -> tuple[IntArray, IntArray, list[QueryBlock]]:
+    """Return the tokens' positions, the indices of their sequences, and the query blocks.
 
-    `adjacent` tells for each sequence whether its cache follows the previous sequence's cache.
+    Positions and `cached` count from the first new token of the batch's first sequence, so that
+    later decode steps share the result. `counts` has the numbers of new tokens; `adjacent` tells
+    for each sequence whether its cache follows the previous sequence's cache.
     """
-    stops = np.cumsum(counts).tolist()
     starts = zip(counts, cached, strict=True)
-    return _Layout(
-        np.concatenate([np.arange(start, start + n) for n, start in starts]),
-        np.repeat(range(len(counts)), counts),
-        [slice(stop - n, stop) for n, stop in zip(counts, stops, strict=True)],
-        query_blocks(counts, cached, max_queries, adjacent),
-    )
+    positions = np.concatenate([np.arange(start, start + n) for n, start in starts])
+    blocks = query_blocks(counts, cached, max_queries, adjacent)
+    return positions, np.repeat(range(len(counts)), counts), blocks
 
 
 def _queries_per_block(tokens: int, n_workers: int) -> int:
@@ -219,25 +207,20 @@ def query_blocks(
     its cache slot follows the previous sequence's slot.
     """
     blocks: list[list[KVSpan]] = []
-    for chunk in _chunks(lengths, cached, max_queries or max(lengths)):
-        if not blocks or chunk.queries.stop - blocks[-1][0].queries.start > (max_queries or 0):
-            blocks.append([])
-        blocks[-1].append(chunk)
+    size, first_token = max_queries or max(lengths), 0
+    for sequence, (n, n_cached) in enumerate(zip(lengths, cached, strict=True)):
+        for start in range(0, n, size):
+            stop = min(start + size, n)
+            queries = slice(first_token + start, first_token + stop)  # of the batch
+            if not blocks or queries.stop - blocks[-1][0].queries.start > (max_queries or 0):
+                blocks.append([])
+            blocks[-1].append(KVSpan(sequence, 1, queries, n_cached + stop))
+        first_token += n
     return [_query_block(chunks, adjacent or [False] * len(lengths)) for chunks in blocks]
 
 
-def _chunks(lengths: Sequence[int], cached: Sequence[int], max_queries: int) -> Iterator[KVSpan]:
-    """Yield consecutive tokens of one sequence; `queries` counts from the batch's first token."""
-    first_token = 0
-    for sequence, (n, n_cached) in enumerate(zip(lengths, cached, strict=True)):
-        for start in range(0, n, max_queries):
-            stop = min(start + max_queries, n)
-            tokens = slice(first_token + start, first_token + stop)
-            yield KVSpan(sequence, 1, tokens, n_cached + stop)
-        first_token += n
-
-
 def _query_block(chunks: Sequence[KVSpan], adjacent: Sequence[bool]) -> QueryBlock:
+    """Return the block of chunks, each of one sequence, whose `queries` count from the batch's."""
     spans: list[list[KVSpan]] = []
     for chunk in chunks:
         if not spans or not _extends(spans[-1], chunk, adjacent):

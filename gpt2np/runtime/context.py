@@ -35,6 +35,7 @@ from gpt2np.kernels.packed_matrix import (
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.runtime.batch import Batch, QueryBlock
 from gpt2np.runtime.kv_cache import TILE, KVCache
+from gpt2np.runtime.ranks import ALONE, Rank
 
 L = TypeVar("L")  # the weights of a linear layer
 
@@ -168,8 +169,9 @@ Attend = Callable[[Array, KVView, BoolArray], Array]
 class BatchContext(Generic[L]):
     """One rank's forward pass over a batch: the operations that a model's forward function calls.
 
-    `gpt2np.model.gpt2` says what each operation computes. Without a hook, `hook` does nothing, and
-    attention skips the hook points of queries, keys and values.
+    `gpt2np.model.gpt2` says what each operation computes. A hook is called on one thread, and gets
+    whole arrays without padding, in the order of `gpt2np.model.hook_points.HOOK_POINTS`. Without a
+    hook, attention skips the hook points of queries, keys and values.
 
     Attributes:
         token_ids: (N,), the ids of the batch's tokens.
@@ -179,21 +181,35 @@ class BatchContext(Generic[L]):
     linear: Callable[..., Array]
     unembed: Callable[..., Array]
     projection: Callable[[Array, L], Callable[[slice], Array]]  # q, k, v of h heads: (3, h, N, D)
-    by_rows = staticmethod(by_rows)
+    by_rows: Callable[..., Array] = staticmethod(by_rows)
     kv_view: type[KVView] = KVView
 
-    def __init__(self, config: GPT2Config, batch: Batch, threads: int | None = None) -> None:
-        """Prepare a pass on `threads` Python threads, by default as many as share a product."""
+    def __init__(
+        self, config: GPT2Config, batch: Batch, hook: Hook | None = None, rank: Rank = ALONE
+    ) -> None:
         self.token_ids = batch.token_ids
         self.positions = batch.positions
-        self._batch = batch
-        self._threads = threads or python_threads()
+        self._batch, self._rank = batch, rank
+        self._hook = None if hook is None else as_chain(hook).for_layers(config.n_layer)
+        is_threaded = hook is None and rank.world_size == 1
+        self._threads = python_threads() if is_threaded else 1
         self._last_layer = config.n_layer - 1
         self._n_head, self._head_size = config.n_head, config.n_embd // config.n_head
         self._padded_head_size = round_up(self._head_size)
+        if self._hook is not None:
+            self.by_rows = lambda function, *arrays: function(*arrays)
+            hooks = self._hook.hooks
+            if batch.counts[1:] and any(getattr(h, "positions", None) is not None for h in hooks):
+                raise InvalidArgumentError(
+                    "hook selects positions of one text; run a pass for each sequence", param="hook"
+                )
 
     def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
-        """Call the caller's hook with x, and return the hook's result. Without a hook, return x."""
+        """Call the hook, if any, with a copy of x, overwrite x with the result, and return x."""
+        if self._hook is not None:
+            # Heads are padded; the hook must not see the padding.
+            seen = x[..., : self._head_size] if name == "attn.z" else x
+            seen[...] = self._hook(full_name(name, layer), seen.copy())
         return x
 
     def requested(self, x: Array, z: Array, layer: int) -> tuple[Array, Array]:
@@ -214,41 +230,36 @@ class BatchContext(Generic[L]):
         """
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         by_head, project = z.swapaxes(0, 1), self.projection(x, w)
+        attend_heads = partial(self._attend_heads, attend, project, layer, by_head)
         if self._threads == 1 or x.shape[0] <= SMALL_BATCH:
-            self._attend_heads(attend, project, layer, slice(0, self._n_head), by_head)
+            attend_heads(slice(0, self._n_head))
         else:
-            parallel_for(
-                lambda heads: self._attend_heads(attend, project, layer, heads, by_head[heads]),
-                even_slices(self._n_head, 2 * self._threads),
-                self._threads,
-            )
+            parallel_for(attend_heads, even_slices(self._n_head, 2 * self._threads), self._threads)
         return z[..., : self._head_size].reshape(x.shape)
 
     def _attend_heads(
-        self,
-        attend: Attend,
-        project: Callable[[slice], Array],
-        layer: int,
-        heads: slice,
-        z: Array,
+        self, attend: Attend, project: Callable[[slice], Array], layer: int, z: Array, heads: slice
     ) -> None:
-        """Compute attention of a slice of h heads; write the result to z (h, N, D)."""
+        """Compute attention of a slice of h heads; write the result to z (H, N, D)."""
         qkv = project(heads)
         self._append_kv(qkv, layer, heads)
 
         def attend_block(block: QueryBlock) -> None:
             kv = self.kv_view(block, self._batch.caches, layer, heads)
-            z[:, block.tokens] = attend(qkv[0, :, block.tokens], kv, block.mask)
+            z[heads, block.tokens] = attend(qkv[0, :, block.tokens], kv, block.mask)
 
-        blocks = self._batch.query_blocks
-        if blocks[1:]:
-            parallel_for(attend_block, blocks, self._threads)
-        else:
-            for block in blocks:  # a rank may have none
-                attend_block(block)
+        parallel_for(attend_block, self._batch.query_blocks, self._threads)
 
     def _append_kv(self, qkv: Array, layer: int, heads: slice) -> None:
-        """Append the keys and values in qkv (3, h, N, D) to the KV caches."""
+        """Append the keys and values in qkv (3, h, N, D) to the KV caches.
+
+        A hook gets each sequence's queries, keys and values (H, n, D) before.
+        """
+        if self._hook is not None:
+            seen = qkv[..., : self._head_size]
+            for part in np.split(seen, np.cumsum(self._batch.counts)[:-1], axis=2):
+                for name, array in zip(("attn.q", "attn.k", "attn.v"), part, strict=True):
+                    self.hook(name, array, layer)
         for write in self._batch.kv_writes:
             write.append(layer, heads, qkv[1:])
 
@@ -289,46 +300,47 @@ class ExactContext(BatchContext[ExactLinear]):
         return lambda heads: qkv[:, heads]
 
 
-class Hooked(BatchContext[L]):
-    """A forward pass that calls a hook at every hook point.
+class TensorParallelContext(Context):
+    """A pass in which each rank computes some heads and some output columns, for all tokens.
 
-    The hook is called on one thread, and gets whole arrays without padding, in the order of
-    `gpt2np.model.hook_points.HOOK_POINTS`.
+    The ranks write each output, of attention or a linear layer, to one of two shared buffers in
+    turn. When a rank writes to a buffer again, all ranks have reached the barrier of the output
+    between, so none still reads the buffer.
     """
 
-    def __init__(self, config: GPT2Config, batch: Batch, hook: Hook) -> None:
-        super().__init__(config, batch, threads=1)
-        self._hook = as_chain(hook).for_layers(config.n_layer)
-        hooks = self._hook.hooks
-        if len(batch.slices) > 1 and any(getattr(h, "positions", None) is not None for h in hooks):
-            raise InvalidArgumentError(
-                "hook selects positions of one text; run a pass for each sequence", param="hook"
-            )
-
-    def by_rows(
-        self, function: Callable[..., Array], *arrays: Array, width: int | None = None
+    def linear(
+        self, x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = None
     ) -> Array:
-        """Apply the function to all rows at once."""
-        return function(*arrays)
+        """Compute this rank's columns of a linear layer, wait for all ranks, return all columns."""
+        n_out, (_, n_panels, _, width) = w.shape[1], w.data.shape
+        y = self._rank.output(len(x), n_panels * width)  # strides as in one process
+        share = self._rank.share(n_panels)
+        if share.start < share.stop:
+            start, stop = share.start * width, min(share.stop * width, n_out)
+            y[:, start:stop] = linear(x, w.column_range(start, stop), then)
+        self._rank.barrier()
+        return y[:, :n_out]
 
-    def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
-        """Call the hook with a copy of x, overwrite x with the result, and return x."""
-        # Heads are padded; the hook must not see the padding.
-        seen = x[..., : self._head_size] if name == "attn.z" else x
-        seen[...] = self._hook(full_name(name, layer), seen.copy())
-        return x
+    unembed = linear
+
+    def attention(self, attend: Attend, x: Array, w: PackedMatrix, layer: int) -> Array:
+        """Compute attention for this rank's heads, wait for all ranks, return all heads joined."""
+        y = self._rank.output(len(x), self._n_head * self._padded_head_size)
+        z = y.reshape(len(x), self._n_head, self._padded_head_size)
+        heads = self._rank.share(self._n_head)
+        if heads.start < heads.stop:
+            self._attend_heads(attend, self.projection(x, w), layer, z.swapaxes(0, 1), heads)
+        self._rank.barrier()
+        return z[..., : self._head_size].reshape(x.shape)
+
+
+class ContextParallelContext(Context):
+    """A pass in which each rank computes some of the tokens, for all heads and columns.
+
+    Each rank computes all heads in one call, so ranks wait only once per layer.
+    """
 
     def _append_kv(self, qkv: Array, layer: int, heads: slice) -> None:
-        """Call the hook with each sequence's queries, keys and values (H, n, D); then append."""
-        for tokens in self._batch.slices:
-            for name, array in zip(("attn.q", "attn.k", "attn.v"), qkv, strict=True):
-                self.hook(name, array[:, tokens, : self._head_size], layer)
+        """Append this rank's keys and values to the KV caches, then wait for the other ranks."""
         super()._append_kv(qkv, layer, heads)
-
-
-class HookedContext(Hooked[PackedMatrix], Context):
-    """A pass with packed matrices that calls a hook at every hook point."""
-
-
-class HookedExactContext(Hooked[ExactLinear], ExactContext):
-    """An exact pass that calls a hook at every hook point."""
+        self._rank.barrier()

@@ -11,17 +11,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, MutableSequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 
-from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import blas
-from gpt2np.kernels.packed_matrix import PackedMatrix, linear
-from gpt2np.runtime.batch import MIN_TOKENS_PER_WORKER, PREFILL_CHUNK, Batch
-from gpt2np.runtime.context import Attend, Context
+from gpt2np.runtime.batch import MIN_TOKENS_PER_WORKER, PREFILL_CHUNK
 
 COUNTER_STRIDE = 8
 """Distance between the barrier counters of two ranks, in 8-byte integers: one cache line."""
@@ -63,8 +59,8 @@ class Rank:
     Attributes:
         rank: the index of this rank.
         world_size: the number of ranks.
-        shared_buffers: two flat arrays that all ranks share, each for the widest output of
-            SMALL_BATCH tokens.
+        shared_buffers: yields two flat arrays that all ranks share in turn, each for the widest
+            output of SMALL_BATCH tokens.
         barrier_counters: how many barriers each rank has reached, shared by all ranks. The counter
             of a rank is at index rank · COUNTER_STRIDE.
         failure: describes what may be the failure of another rank; "" for none. A rank whose
@@ -73,7 +69,7 @@ class Rank:
 
     rank: int
     world_size: int
-    shared_buffers: Sequence[Array]
+    shared_buffers: Iterator[Array]
     barrier_counters: MutableSequence[int]
     failure: Callable[[], str]
 
@@ -114,9 +110,9 @@ class Rank:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
             time.sleep(min(seconds / 10, _MAX_SLEEP_S))
 
-    def output(self, buffer: int, n: int, width: int) -> Array:
-        """Return an array (n, width) in shared buffer 0 or 1."""
-        return self.shared_buffers[buffer][: n * width].reshape(n, width)
+    def output(self, n: int, width: int) -> Array:
+        """Return an array (n, width) in the next shared buffer."""
+        return next(self.shared_buffers)[: n * width].reshape(n, width)
 
     def share(self, count: int) -> slice:
         """Return this rank's share of `count` heads or weight panels, a range that may be empty."""
@@ -125,62 +121,4 @@ class Rank:
         )
 
 
-class TensorParallelContext(Context):
-    """A pass in which each rank computes some heads and some output columns, for all tokens.
-
-    The ranks write each output, of attention or a linear layer, to one of two shared buffers in
-    turn. When a rank writes to a buffer again, all ranks have reached the barrier of the output
-    between, so none still reads the buffer.
-    """
-
-    def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
-        super().__init__(config, batch, threads=1)
-        self._rank = rank
-        self._buffers = cycle((0, 1))
-
-    def linear(
-        self, x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = None
-    ) -> Array:
-        """Compute this rank's columns of a linear layer, wait for all ranks, return all columns."""
-        n_out, (_, n_panels, _, width) = w.shape[1], w.data.shape
-        y = self._next_output(len(x), n_panels * width)  # strides as in one process
-        share = self._rank.share(n_panels)
-        if share.start < share.stop:
-            start, stop = share.start * width, min(share.stop * width, n_out)
-            y[:, start:stop] = linear(x, w.column_range(start, stop), then)
-        self._rank.barrier()
-        return y[:, :n_out]
-
-    def unembed(self, x: Array, w: PackedMatrix) -> Array:
-        """Compute this rank's columns of the logits, wait for all ranks, return all columns."""
-        return self.linear(x, w)
-
-    def attention(self, attend: Attend, x: Array, w: PackedMatrix, layer: int) -> Array:
-        """Compute attention for this rank's heads, wait for all ranks, return all heads joined."""
-        y = self._next_output(len(x), self._n_head * self._padded_head_size)
-        z = y.reshape(len(x), self._n_head, self._padded_head_size)
-        heads = self._rank.share(self._n_head)
-        if heads.start < heads.stop:
-            project = self.projection(x, w)
-            self._attend_heads(attend, project, layer, heads, z[:, heads].swapaxes(0, 1))
-        self._rank.barrier()
-        return z[..., : self._head_size].reshape(x.shape)
-
-    def _next_output(self, n: int, width: int) -> Array:
-        return self._rank.output(next(self._buffers), n, width)
-
-
-class ContextParallelContext(Context):
-    """A pass in which each rank computes some of the tokens, for all heads and columns.
-
-    Each rank computes all heads in one call, so ranks wait only once per layer.
-    """
-
-    def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
-        super().__init__(config, batch, threads=1)
-        self._rank = rank
-
-    def _append_kv(self, qkv: Array, layer: int, heads: slice) -> None:
-        """Append this rank's keys and values to the KV caches, then wait for the other ranks."""
-        super()._append_kv(qkv, layer, heads)
-        self._rank.barrier()
+ALONE = Rank(0, 1, iter(()), [], lambda: "")  # the only rank of a pass in one process

@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -108,7 +109,7 @@ class Workers:
                     self._counters[number * COUNTER_STRIDE] = barriers
                     sequences = [np.array(sequence, np.int64) for sequence in ids]
                     caches = [KVCache(store(handle), *place) for handle, *place in places]
-                    rank = Rank(number, world_size, self._buffers, self._counters, failure)
+                    rank = Rank(number, world_size, cycle(self._buffers), self._counters, failure)
                     self._runner.run(sequences, caches, np.array(indices, np.int64), rank=rank)
         except EOFError:
             pass
@@ -180,7 +181,7 @@ class Workers:
                 with suppress(OSError):  # the worker has ended, which the next barrier reports
                     # Ranks that sat out passes get the number of barriers so far.
                     connection.send((world_size, self._counters[0], ids, places, indices))
-            rank = Rank(0, world_size, self._buffers, self._counters, failure)
+            rank = Rank(0, world_size, cycle(self._buffers), self._counters, failure)
             with inline():
                 return self._runner.run(sequences, caches, logits_indices, rank=rank).copy()
         except BaseException:

@@ -39,7 +39,7 @@ def attend(q, k, v, lengths, cached, whole=False):
             cache.length += n
     new = [[x[:, n:] for n, x in zip(cached, arrays, strict=True)] for arrays in (k, v)]
     append(caches, *new)
-    adjacent = [False, *(b.is_adjacent(a) for a, b in pairwise(caches))]
+    adjacent = [False, *(b.place == (a.store, a.slot + 1) for a, b in pairwise(caches))]
     z = np.full_like(q, np.nan)
     patterns = []
     more = [n - cached[0] for n in cached]
