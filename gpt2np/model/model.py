@@ -26,7 +26,7 @@ from gpt2np.model.weights import Weights
 from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
 from gpt2np.runtime.context import Context, ExactContext, Hook
-from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, reserve, roll_back
+from gpt2np.runtime.kv_cache import KVCache, KVStore, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.options import ModelOptions
 from gpt2np.runtime.ranks import max_processes
@@ -187,7 +187,7 @@ class GPT2:
     def new_cache(self) -> KVCache:
         """Return an empty KV cache for one sequence."""
         group = self._group
-        allocate = group.allocate if group else private_zeros
+        allocate = group.allocate if group else None
         store = KVStore(self.config, self.dtype, allocate=allocate)
         return KVCache(store, weights=self.weights)
 
@@ -236,12 +236,11 @@ class GPT2:
         if self.exact:
             return
         if (size := min(tuner.max_ranks if tuner else int(count), max_processes())) > 1:
-            from gpt2np.runtime.process_group import ProcessGroup, create_workers
+            from gpt2np.runtime.process_group import ProcessGroup
 
             width, max_kept = self.weights.max_width, self.weights.nbytes // 2
             with suppress(OSError):  # the system refuses shared memory
-                workers = create_workers(self._runner, size, width, max_kept)
-                self._group = ProcessGroup(self._runner, workers, size, self, tuner)
+                self._group = ProcessGroup(self._runner, size, width, max_kept, self, tuner)
 
     @np.errstate(under="ignore")
     def forward(

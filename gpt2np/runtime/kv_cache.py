@@ -28,12 +28,7 @@ It is part of the definition of the exact numbers and of the file of a `Prefix`.
 """
 MAX_SLOTS = 16  # sequences per store: the most rows of one small product
 
-Allocator = Callable[["KVStore", tuple[int, ...], DTypeLike], Array]
-
-
-def private_zeros(_: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Allocate zeros in memory that this process does not share."""
-    return np.zeros(shape, dtype)
+Allocator = Callable[["KVStore", tuple[int, ...], DTypeLike], Array | None]
 
 
 def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32) -> int:
@@ -88,11 +83,6 @@ class KVCache:
         view = slice(-(-n_keys // TILE)), slice(slot, slot + count), layer, heads
         return store.keys[view], store.values[view]
 
-    def is_adjacent(self, previous: KVCache) -> bool:
-        """Tell whether this cache's slot comes directly after the slot of `previous`."""
-        (store, slot), (other, previous_slot) = self.place, previous.place
-        return store is other and slot == previous_slot + 1
-
     def copy(self) -> KVCache:
         """Return an independent cache that contains the same tokens."""
         # This cache stays in its slot, which another thread may be reading.
@@ -142,11 +132,14 @@ class KVStore:
         dtype: DTypeLike = np.float32,
         slots: int = 1,
         tiles: int = 0,
-        allocate: Allocator = private_zeros,
+        allocate: Allocator | None = None,
     ) -> None:
+        """Allocate zeros: by `allocate`, or privately if that is None or returns None."""
         head_size = round_up(config.n_embd // config.n_head)
         shape = tiles, slots, config.n_layer, config.n_head
-        keys, values = allocate(self, (2, *shape, head_size * TILE), dtype)
+        whole = 2, *shape, head_size * TILE
+        shared = allocate(self, whole, dtype) if allocate else None
+        keys, values = np.zeros(whole, dtype) if shared is None else shared
         self.keys: Array = keys.reshape(*shape, head_size, TILE)
         self.values: Array = values.reshape(*shape, TILE, head_size)
         self.config, self._allocate = config, allocate
@@ -267,8 +260,10 @@ def reserve(caches: Sequence[KVCache], counts: Sequence[int]) -> None:
         stores = {id(cache.store): cache.store for cache in caches if cache not in lacking}
         if not any(store.move_in(lacking, max(lengths)) for store in stores.values()):
             for start in range(0, len(caches), MAX_SLOTS):
-                group = slice(start, start + MAX_SLOTS)
-                _move_to_new_store(caches[group], max(lengths[group]))
+                group, length = caches[start:][:MAX_SLOTS], max(lengths[start:][:MAX_SLOTS])
+                tiles = _tiles(max(length, min(2 * length, group[0].store.config.n_positions)))
+                slots = 1 << (len(group) - 1).bit_length()  # so that more sequences can join
+                group[0].store.new_store(slots, tiles).move_in(group)
     for cache, n in zip(caches, lengths, strict=True):
         store, slot = cache.place
         store.reserve_slot(slot, n)
@@ -278,13 +273,6 @@ def roll_back(caches: Sequence[KVCache], lengths: Sequence[int]) -> None:
     """Truncate the caches to their lengths before a pass that failed."""
     for cache, length in zip(caches, lengths, strict=True):
         cache.truncate(length)
-
-
-def _move_to_new_store(caches: Sequence[KVCache], length: int) -> None:
-    store = caches[0].store
-    tiles = _tiles(max(length, min(2 * length, store.config.n_positions)))
-    slots = 1 << (len(caches) - 1).bit_length()  # a power of 2, so that more sequences can join
-    store.new_store(slots, tiles).move_in(caches)
 
 
 def _tiles(tokens: int) -> int:

@@ -1,5 +1,6 @@
 """Several processes compute the same bits as one, and leave nothing behind."""
 
+import functools
 import gc
 import mmap
 import os
@@ -25,9 +26,8 @@ from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.model import gpt2, last_token_indices
 from gpt2np.runtime.context import Context
 from gpt2np.runtime.kv_cache import TILE
-from gpt2np.runtime.process_group import ProcessGroup, create_workers
+from gpt2np.runtime.process_group import ProcessGroup
 from gpt2np.runtime.ranks import max_processes
-from gpt2np.runtime.workers import SharedMemory, Workers
 
 PATHS = [str(Path(__file__).parent), str(CHECKOUT / "tests"), str(CHECKOUT)]
 
@@ -36,16 +36,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def with_processes(model, count, memory=SharedMemory, tuner=None):
-    """Also more processes than CPUs; threads without memory."""
+def with_processes(model, count, kind="processes", tuner=None):
+    """Also more processes than CPUs, or threads."""
     model.processes = 1
-    workers = Workers(model._runner, count, model.weights.max_width, memory())
-    model._group = ProcessGroup(model._runner, workers, count, model, tuner)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpt2np.runtime.process_group.has_gil", lambda: kind == "processes")
+        model._group = ProcessGroup(model._runner, count, model.weights.max_width, 0, model, tuner)
     return model
-
-
-def threads():
-    """Pass this as `memory`, of which threads need none."""
 
 
 def slow(*case):
@@ -55,14 +52,14 @@ def slow(*case):
 @pytest.fixture(
     scope="module",
     params=[
-        (2, "GPT-2 small's width", SharedMemory),
-        *((ranks, "small heads", kind) for kind in (SharedMemory, threads) for ranks in (2, 3)),
-        slow((2, "GPT-2 XL's width", SharedMemory)),
-        slow((3, "GPT-2 small's width", SharedMemory)),  # three spin on two cores
-        slow((3, "GPT-2 XL's width", SharedMemory)),
-        slow((2, "GPT-2 small's width", threads)),  # threads, which wait for the GIL
+        (2, "GPT-2 small's width", "processes"),
+        *((ranks, "small heads", kind) for kind in ("processes", "threads") for ranks in (2, 3)),
+        slow((2, "GPT-2 XL's width", "processes")),
+        slow((3, "GPT-2 small's width", "processes")),  # three spin on two cores
+        slow((3, "GPT-2 XL's width", "processes")),
+        slow((2, "GPT-2 small's width", "threads")),  # threads, which wait for the GIL
     ],
-    ids=lambda case: f"{case[0]}-{case[1]}-{case[2].__name__}",
+    ids=lambda case: "-".join(map(str, case)),
 )
 def case(request):
     """(number of ranks, name of the model's shape, processes or threads)."""
@@ -97,12 +94,12 @@ def with_embedding(model, token_id, value):
 
 
 def pids(model):
-    workers = model._group.workers._workers if model._group else []
+    workers = model._group._workers if model._group else []
     return [worker.pid for worker, _ in workers if not isinstance(worker, threading.Thread)]
 
 
 def n_workers(model):
-    return len(model._group.workers)
+    return len(model._group._workers)
 
 
 def both(models, sequences, caches, **options):
@@ -347,7 +344,7 @@ def fail_in_worker(model, monkeypatch):
         return by_rows(*arguments)
 
     monkeypatch.setattr(Context, "by_rows", staticmethod(failing))
-    model._group.workers.stop()  # the next pass starts another, with the changed function
+    model._group.stop()  # the next pass starts another, with the changed function
 
 
 def fail_to_fork(model, monkeypatch):
@@ -355,18 +352,18 @@ def fail_to_fork(model, monkeypatch):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", fork)
-    model._group.workers.stop()
+    model._group.stop()
 
 
 class TestFailures:
     @pytest.mark.parametrize(
         ("kind", "fail", "warning"),
         [
-            (SharedMemory, kill_worker, "another rank has ended$"),
-            (SharedMemory, stop_worker, r"another rank has not answered for 0\.2 s$"),
-            (SharedMemory, fail_in_worker, "another rank has ended: MemoryError: 4 GB$"),
-            (SharedMemory, fail_to_fork, "cannot start another rank: .* temporarily unavailable$"),
-            (threads, fail_in_worker, "another rank has ended: MemoryError: 4 GB$"),
+            ("processes", kill_worker, "another rank has ended$"),
+            ("processes", stop_worker, r"another rank has not answered for 0\.2 s$"),
+            ("processes", fail_in_worker, "another rank has ended: MemoryError: 4 GB$"),
+            ("processes", fail_to_fork, "cannot start another rank: .* temporarily unavailable$"),
+            ("threads", fail_in_worker, "another rank has ended: MemoryError: 4 GB$"),
         ],
     )
     def test_failed_rank_is_a_warning_and_one_process_goes_on(
@@ -429,7 +426,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("ids", [[6], range(100)], ids=["a token", "a prompt"])
     @pytest.mark.parametrize(
-        ("kind", "error"), [(SharedMemory, KeyboardInterrupt), (threads, MemoryError)]
+        ("kind", "error"), [("processes", KeyboardInterrupt), ("threads", MemoryError)]
     )
     def test_error_in_rank_0_is_raised_and_the_next_pass_uses_new_workers(
         self, kind, error, ids, monkeypatch
@@ -454,6 +451,17 @@ class TestFailures:
         found = [model.forward([[i]], [cache])[0] for i in (6, 7)]
         same(found, expected[1:])
         assert (model.processes, n_workers(model)) == (2, 1)
+
+    def test_second_ctrl_c_does_not_interrupt_the_stop_of_the_workers(self, monkeypatch):
+        model = small()
+        expected, before, stop = model.forward([[5]]), pids(model), ProcessGroup.stop
+        press = functools.partial(signal.raise_signal, signal.SIGINT)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Context, "by_rows", staticmethod(lambda *_: press()))
+            patch.setattr(ProcessGroup, "stop", lambda group: (press(), stop(group)))
+            model.forward([[6]])
+        assert pids(model) == [] and not any(map(is_running, before))
+        np.testing.assert_array_equal(model.forward([[5]]), expected)
 
     def test_floating_point_errors_are_the_first_one_s(self):
         model = with_processes(with_embedding(small(), 7, 3e38), 2)
@@ -541,7 +549,7 @@ class TestWhatIsLeft:
         wait_until(lambda: shared() < before / 10)
 
     def test_no_caches_that_are_gone_in_threads(self):
-        model = with_processes(small(), 2, threads)
+        model = with_processes(small(), 2, "threads")
         caches = [model.new_cache() for _ in range(3)]
         for cache in caches:
             model.forward([[1, 2, 3]], [cache])
@@ -580,9 +588,7 @@ class TestThreads:
 
     def test_they_are_chosen_where_there_is_no_gil(self, monkeypatch):
         model = random_model(**SHAPES["small heads"])
-        assert create_workers(model._runner, 2, 64, 0)._memory
         monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-        assert not create_workers(model._runner, 2, 64, 0)._memory
         monkeypatch.setattr(sys, "platform", "win32")
         assert max_processes() == 64
         model.processes = 2
@@ -591,9 +597,9 @@ class TestThreads:
         assert (model.processes, pids(model), n_workers(model)) == (2, [], 1)
 
     def test_they_end_with_the_model(self):
-        model = with_processes(small(), 3, threads)
+        model = with_processes(small(), 3, "threads")
         model.forward([[5]])
-        workers = [thread for thread, _ in model._group.workers._workers]
+        workers = [thread for thread, _ in model._group._workers]
         del model
         gc.collect()
         assert not any(thread.is_alive() for thread in workers)

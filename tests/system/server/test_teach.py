@@ -182,7 +182,7 @@ def test_a_taught_model_keeps_the_options_and_its_memory_is_freed(options):
     taught.lm.generate("Once", max_new_tokens=2)
     model = weakref.ref(taught.lm.model)
     group = taught.lm.model._group
-    workers = [process.pid for process, _ in group.workers._workers] if group else []
+    workers = [process.pid for process, _ in group._workers] if group else []
     del group
     gc.disable()
     try:

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from gpt2np.runtime.workers import SharedMemory
+from gpt2np.runtime.process_group import SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
 
