@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads, small_kernels
@@ -46,7 +46,7 @@ _MAX_GEMM_CHUNK = 256  # rows; GEMM copies its matrix once per chunk
 _MAX_REDUCED = 4096  # numbers; one reduction of more is slower than a loop of additions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedMatrix:
     """A matrix [in, out] cut into panels.
 
@@ -71,10 +71,7 @@ class PackedMatrix:
     panel_shape: tuple[int, int]
     scale: Array | None = None
     bias: Array | None = None
-    _joined: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _ranges: dict[tuple[int, int], PackedMatrix] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _ranges: dict[tuple[int, int], PackedMatrix] = field(default_factory=dict, init=False)
 
     def factors(self, n: int) -> Array:
         """Return the matrices that n rows multiply without small-matrix kernels.
@@ -83,10 +80,15 @@ class PackedMatrix:
         """
         if not is_stored_by_output(self.data):
             return self.data
-        groups = split_k(n, len(self.data))
-        if groups not in self._joined:
-            self._joined[groups] = join_panels(self.data, groups)[:, None]
-        return self._joined[groups]
+        return self._joined[split_k(n, len(self.data))]
+
+    @cached_property
+    def _joined(self) -> dict[int, Array]:
+        """The panels as one matrix for all groups, and as one for each group; views."""
+        groups, n_panels, k, m = self.data.shape
+        by_output = self.data.transpose(1, 3, 0, 2).reshape(n_panels * m, groups * k)
+        matrices = ((i, by_output.reshape(n_panels * m, i, -1)) for i in (1, groups))
+        return {i: matrix.transpose(1, 2, 0)[:, None] for i, matrix in matrices}
 
     @classmethod
     def view_of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix | None:
@@ -102,18 +104,23 @@ class PackedMatrix:
 
     @classmethod
     def in_buffer(
-        cls, buffer: Array, shape: tuple[int, int], panel_shape: tuple[int, int]
+        cls,
+        buffer: Array,
+        shape: tuple[int, int],
+        panel_shape: tuple[int, int],
+        dtype: DTypeLike = np.float32,
     ) -> PackedMatrix:
-        """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers."""
-        i, p, k, m = _data_shape(shape, panel_shape)
-        if not (small_kernels() or buffer.dtype == np.int8 or buffer.size < MIN_SIZE_BY_OUTPUT):
-            return cls(buffer.reshape(p, m, i, k).transpose(2, 0, 3, 1), shape, panel_shape)
-        return cls(buffer.reshape(i, p, k, m), shape, panel_shape)
+        """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers.
 
-    def quantized(self, dtype: np.dtype[Any]) -> PackedMatrix:
-        """Return this matrix of int8 with scales of a floating-point dtype, for `fill` to set."""
-        groups, n_panels, _, m = self.data.shape
-        return replace(self, scale=np.ones((groups, n_panels, m), dtype))
+        The matrix is quantized if the buffer has int8; `dtype` is that of the scales.
+        """
+        i, p, k, m = _data_shape(shape, panel_shape)
+        if buffer.dtype == np.int8:
+            scale = np.ones((i, p, m), dtype)
+            return cls(buffer.reshape(i, p, k, m), shape, panel_shape, scale)
+        if small_kernels() or buffer.size < MIN_SIZE_BY_OUTPUT:
+            return cls(buffer.reshape(i, p, k, m), shape, panel_shape)
+        return cls(buffer.reshape(p, m, i, k).transpose(2, 0, 3, 1), shape, panel_shape)
 
     def column_range(self, start: int, stop: int) -> PackedMatrix:
         """Return a view of columns start … stop - 1; `start` must begin a panel.
@@ -124,12 +131,12 @@ class PackedMatrix:
             return self._ranges[start, stop]
         m, padded = self.panel_shape[1], self.data.shape[3]
         first, last = start // m, -(-stop // m)
-        self._ranges[start, stop] = part = PackedMatrix(
-            self.data[:, first:last],
-            (self.shape[0], stop - start),
-            self.panel_shape,
-            None if self.scale is None else self.scale[:, first:last],
-            None if self.bias is None else self.bias[first * padded : last * padded],
+        self._ranges[start, stop] = part = replace(
+            self,
+            data=self.data[:, first:last],
+            shape=(self.shape[0], stop - start),
+            scale=None if self.scale is None else self.scale[:, first:last],
+            bias=None if self.bias is None else self.bias[first * padded : last * padded],
         )
         return part
 
@@ -217,18 +224,6 @@ class UnpackedMatrix(PackedMatrix):
 def is_stored_by_output(panels: Array) -> bool:
     """Tell whether panels (…, k, m) are stored as [out, in], not panel by panel."""
     return panels.strides[-2] == panels.itemsize
-
-
-def join_panels(panels: Array, groups: int) -> Array:
-    """Return panels (I, …, P, k, m) as matrices (groups, …, I / groups · k, P·m), a view.
-
-    `groups` must be I or 1. If `is_stored_by_output`, both give a view of the panels.
-    """
-    *stack, p, _, m = panels.shape[1:]
-    k_axis = panels.ndim - 2
-    by_output = panels.transpose(*range(1, k_axis), k_axis + 1, 0, k_axis)  # (…, P, m, I, k)
-    w = by_output.reshape(*stack, p * m, groups, -1)
-    return w.transpose(w.ndim - 2, *range(w.ndim - 3), w.ndim - 1, w.ndim - 3)
 
 
 def quantize(matrix: Array) -> tuple[Array, Array]:

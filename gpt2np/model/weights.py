@@ -189,13 +189,10 @@ class Weights(Mapping[str, Array]):
         sizes = [packed_size(shape, panels[name]) for name, shape in shapes.items()]
         buffer = np.empty(sum(sizes), np.int8 if self.is_quantized else self.dtype)
         parts = np.split(buffer, np.cumsum(sizes[:-1]))
-        matrices = {
-            name: PackedMatrix.in_buffer(part, shape, panels[name])
+        return {
+            name: PackedMatrix.in_buffer(part, shape, panels[name], self.dtype)
             for (name, shape), part in zip(shapes.items(), parts, strict=True)
         }
-        if self.is_quantized:
-            return {name: matrix.quantized(self.dtype) for name, matrix in matrices.items()}
-        return matrices
 
     def _arrange(self) -> ModelWeights[Any]:
         matrices, arrays, epsilon = self._matrices, self._arrays, self._config.layer_norm_epsilon

@@ -33,7 +33,7 @@ def pack(matrix, panel_shape):
 
 def pack_int8(matrix, panel_shape):
     buffer = np.empty(packed_size(matrix.shape, panel_shape), np.int8)
-    packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape).quantized(matrix.dtype)
+    packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape, matrix.dtype)
     packed.fill(matrix)
     return packed
 

@@ -18,7 +18,7 @@ def random_matrix(n_in=20, n_out=33, dtype=np.float32):
 
 def pack_int8(matrix, panel_shape):
     buffer = np.full(packed_size(matrix.shape, panel_shape), 99, np.int8)
-    packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape).quantized(matrix.dtype)
+    packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape, matrix.dtype)
     packed.fill(matrix)
     return packed
 
