@@ -38,8 +38,12 @@ def blas() -> Blas | None:
     with suppress(AttributeError, ImportError, OSError):
         for library in _libraries():
             for pattern in _OPENBLAS:
-                if openblas := _openblas(library, pattern):
-                    return openblas
+                with suppress(AttributeError):
+                    core_name = getattr(library, pattern.format("get_corename"))
+                    core_name.restype = ctypes.c_char_p
+                    get_threads = getattr(library, pattern.format("get_num_threads"))
+                    set_threads = getattr(library, pattern.format("set_num_threads"))
+                    return Blas(get_threads, set_threads, core_name().decode())
         return Blas(library.MKL_Get_Max_Threads, library.MKL_Set_Num_Threads, "MKL")
     return None
 
@@ -52,18 +56,6 @@ def _libraries() -> Iterator[ctypes.CDLL]:
         for file in sorted(extension.parents[2].glob("numpy.libs/*openblas*.dll")):
             yield ctypes.CDLL(str(file))
     yield ctypes.CDLL(str(extension))
-
-
-def _openblas(library: ctypes.CDLL, pattern: str) -> Blas | None:
-    with suppress(AttributeError):
-        core_name = getattr(library, pattern.format("get_corename"))
-        core_name.restype = ctypes.c_char_p
-        return Blas(
-            getattr(library, pattern.format("get_num_threads")),
-            getattr(library, pattern.format("set_num_threads")),
-            core_name().decode(),
-        )
-    return None
 
 
 @cache
