@@ -37,7 +37,7 @@ from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.kernels.matmul import SMALL_BATCH, splits_exactly
 from gpt2np.kernels.threads import inline
-from gpt2np.runtime.kv_cache import KVCache, KVStore, roll_back
+from gpt2np.runtime.kv_cache import KVCache, KVStore, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.rank_tuner import RankTuner
 from gpt2np.runtime.ranks import COUNTER_STRIDE, Rank, RankFailedError, has_gil
@@ -136,6 +136,7 @@ class ProcessGroup:
                 return self._compute_timed(self.tuner, sum(map(len, sequences)), compute)
             except RankFailedError as error:
                 roll_back(caches, lengths)
+                reserve(caches, list(map(len, sequences)))  # again, for the pass on one process
                 self.world_size = 1
                 if self.end.alive:  # otherwise this process exits, which has ended the workers
                     self.end()
