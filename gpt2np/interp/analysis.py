@@ -181,8 +181,9 @@ def attribution(
     residual = trace[last][position]
     logits = trace["logits"][position] if "logits" in trace else logit_lens(model, residual)
     vectors = dict(_component_vectors(model, trace, position))
-    head = LM_HEAD if LM_HEAD in model.weights else WTE
-    columns = model.weights.gather_rows(head, ids).T.astype(np.float64)  # (C, K)
+    weights, head = model.weights, LM_HEAD if LM_HEAD in model.weights else WTE
+    rows = weights[head][ids] if model.exact else weights.layers.lm_head[ids]  # not unpacked
+    columns = rows.T.astype(np.float64)  # (C, K)
     # ln_f without its bias, with the standard deviation of the residual
     deviation = np.sqrt(residual.astype(np.float64).var() + model.config.layer_norm_epsilon)
     stacked = np.stack(list(vectors.values()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -21,7 +21,7 @@ import numpy as np
 from gpt2np.checkpoint.config import LM_HEAD, WTE, GPT2Config, weight_shapes
 from gpt2np.checkpoint.safetensors_file import StoredArray, memory_map, release
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import halves_long_sums, small_kernels
 from gpt2np.kernels.exact import ExactLinear
 from gpt2np.kernels.packed_matrix import (
@@ -112,46 +112,37 @@ class Weights(Mapping[str, Array]):
         self.is_quantized = quantize
         self._config = config
         self._shapes = {name: array.shape for name, array in given.items()}
-        self._panel_shapes = {} if exact else _panel_shapes(config, given, quantize)
+        self._layouts = {} if exact else _layouts(config, self._shapes, quantize)
         self._arrays = {
             name: np.array(array, self.dtype)
             for name, array in given.items()
-            if name not in self._panel_shapes
+            if name not in self._layouts
         }
-        self._unpacked = {name: given[name] for name in self._panel_shapes}  # until `pack`
+        self._unpacked = {name: given[name] for name in self._layouts}  # until packed
         self._was_used, self._lock = False, threading.Lock()
-        self._matrices: dict[str, PackedMatrix] = {}
+        self._matrices: dict[str, PackedMatrix]
         self.layers: ModelWeights[Any]  # of PackedMatrix or ExactLinear
-        if exact:
-            self._use({})
-        elif views := self._views():
+        views = self._views()
+        if views or exact:
             self._use(views)
         else:
-            self.pack()
+            self.prepare(is_short=False)
 
     def prepare(self, *, is_short: bool) -> None:
         """Pack the matrices before a pass, unless it is the first pass and short."""
         if self._unpacked and (self._was_used or not is_short):
-            self.pack()
+            with self._lock:
+                if self._unpacked:  # another thread may have packed them
+                    self._use(self._pack())
+                    self._unpacked = {}
         self._was_used = True
-
-    def pack(self) -> None:
-        """Copy every matrix into panels, if that is not done yet."""
-        with self._lock:
-            if self._unpacked:
-                self._use(self._pack(self._unpacked))
-                self._unpacked = {}
-
-    def _use(self, matrices: Mapping[str, PackedMatrix]) -> None:
-        self._matrices = dict(matrices)
-        self.layers = self._arrange()
 
     def _views(self) -> dict[str, PackedMatrix]:
         """Return the matrices in the mapped file; none if one of them must be copied."""
         arrays, matrices = self._unpacked, dict[str, PackedMatrix]()
         if self.is_quantized or not small_kernels() or not all(map(memory_map, arrays.values())):
             return {}
-        for name, panel_shape in self._panel_shapes.items():
+        for name, (_, panel_shape) in self._layouts.items():
             kind = UnpackedMatrix if name in _EMBEDDINGS else PackedMatrix
             view = kind.view_of(_matrix(name, arrays[name]), panel_shape)
             if view is None:
@@ -159,19 +150,23 @@ class Weights(Mapping[str, Array]):
             matrices[name] = view
         return matrices
 
-    def _pack(self, arrays: Mapping[str, Array]) -> dict[str, PackedMatrix]:
-        matrices = self._allocate()
+    def _pack(self) -> dict[str, PackedMatrix]:
+        """Copy the matrices into panels in one array, for which NumPy requests huge pages."""
+        arrays, sizes = self._unpacked, [packed_size(*layout) for layout in self._layouts.values()]
+        buffer = np.empty(sum(sizes), np.int8 if self.is_quantized else self.dtype)
+        parts = np.split(buffer, np.cumsum(sizes[:-1]))
         is_copy = not any(isinstance(array, StoredArray) for array in arrays.values())
         is_fast = self.parameters < _SLOW_SIZE or (is_copy and not self.is_quantized)
-        work = "quantizing" if self.is_quantized else "loading"
+        work, matrices = "quantizing" if self.is_quantized else "loading", {}
         with progress_bar(self.parameters, work, "parameter", False if is_fast else None) as bar:
-            for name, packed in matrices.items():
-                self._pack_matrix(name, arrays[name], packed)
+            for (name, layout), part in zip(self._layouts.items(), parts, strict=True):
+                matrices[name] = PackedMatrix.in_buffer(part, *layout, self.dtype)
+                self._fill(matrices[name], name)
                 bar.update(math.prod(self._shapes[name]))
         return matrices
 
-    def _pack_matrix(self, name: str, array: Array, packed: PackedMatrix) -> None:
-        matrix = _matrix(name, np.asarray(array, self.dtype))
+    def _fill(self, packed: PackedMatrix, name: str) -> None:
+        matrix = _matrix(name, np.asarray(self._unpacked[name], self.dtype))
         chunk = CHUNK_COLUMNS if name in _EMBEDDINGS else matrix.shape[1]
         for start in range(0, matrix.shape[1], chunk):
             columns = matrix[:, start : start + chunk]
@@ -182,44 +177,26 @@ class Weights(Mapping[str, Array]):
             packed.fill(columns, start)
             release(columns)
 
-    def _allocate(self) -> dict[str, PackedMatrix]:
-        """Allocate the panels of all matrices in one array, for which NumPy requests huge pages."""
-        panels = self._panel_shapes
-        shapes = {name: _matrix_shape(name, self._shapes[name]) for name in panels}
-        sizes = [packed_size(shape, panels[name]) for name, shape in shapes.items()]
-        buffer = np.empty(sum(sizes), np.int8 if self.is_quantized else self.dtype)
-        parts = np.split(buffer, np.cumsum(sizes[:-1]))
-        return {
-            name: PackedMatrix.in_buffer(part, shape, panels[name], self.dtype)
-            for (name, shape), part in zip(shapes.items(), parts, strict=True)
-        }
-
-    def _arrange(self) -> ModelWeights[Any]:
-        matrices, arrays, epsilon = self._matrices, self._arrays, self._config.layer_norm_epsilon
+    def _use(self, matrices: dict[str, PackedMatrix]) -> None:
+        arrays, epsilon = self._arrays, self._config.layer_norm_epsilon
 
         def norm(name: str) -> Callable[[Array], Array]:
             weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
             return partial(layer_norm, weight=weight, bias=bias, epsilon=epsilon)
 
         def linear(name: str) -> PackedMatrix | ExactLinear:
-            weight, bias = f"{name}.weight", arrays[f"{name}.bias"]
-            if weight not in matrices:
-                return ExactLinear.of(arrays[weight].T, bias)
-            return replace(matrices[weight], bias=_padded(bias, matrices[weight]))
+            bias, matrix = arrays[f"{name}.bias"], matrices.get(f"{name}.weight")
+            if matrix is None:
+                return ExactLinear.of(arrays[f"{name}.weight"].T, bias)
+            padded = np.zeros(matrix.data.shape[1::2], bias.dtype)  # (P, m), as the columns
+            padded[:, : matrix.panel_shape[1]].flat[: len(bias)] = bias
+            return replace(matrix, bias=padded.reshape(-1))
 
         head = LM_HEAD if LM_HEAD in self else WTE
         lm_head = matrices[head] if matrices else ExactLinear.of(arrays[head])
         wte = matrices[WTE] if matrices else arrays[WTE]
-        return arrange(self._config, wte, arrays["wpe.weight"], norm, linear, lm_head)
-
-    def gather_rows(self, name: str, indices: IntArray) -> Array:
-        """Return the rows of an embedding (V, C) at n indices, without unpacking the whole matrix.
-
-        Returns (n, C).
-        """
-        if name in self._matrices:
-            return self._matrices[name][indices]
-        return self._arrays[name][indices]
+        self._matrices = matrices
+        self.layers = arrange(self._config, wte, arrays["wpe.weight"], norm, linear, lm_head)
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._shapes:
@@ -249,10 +226,7 @@ class Weights(Mapping[str, Array]):
     @property
     def max_width(self) -> int:
         """The largest number of outputs of a linear layer, padding included."""
-        return max(
-            packed_size((1, _matrix_shape(name, self._shapes[name])[1]), (1, width))
-            for name, (_, width) in self._panel_shapes.items()
-        )
+        return max(packed_size((1, n), (1, m)) for (_, n), (_, m) in self._layouts.values())
 
     @property
     def nbytes(self) -> int:
@@ -283,53 +257,32 @@ def _matrix(name: str, array: Array) -> Array:
     return array.T if name in _EMBEDDINGS else array
 
 
-def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the shape of `_matrix(name, array)` for an array of this shape."""
-    n_in, n_out = shape
-    return (n_out, n_in) if name in _EMBEDDINGS else (n_in, n_out)
-
-
-def _padded(bias: Array, matrix: PackedMatrix) -> Array:
-    """Return a bias (out) with the padding of the matrix's columns."""
-    padded = np.zeros(matrix.data.shape[1::2], bias.dtype)  # (P, m)
-    padded[:, : matrix.panel_shape[1]].flat[: len(bias)] = bias
-    return padded.reshape(-1)
-
-
-def _panel_shapes(
-    config: GPT2Config, names: Iterable[str], quantize: bool
-) -> dict[str, tuple[int, int]]:
-    """Return the inputs and outputs of a panel of each matrix.
+def _layouts(
+    config: GPT2Config, shapes: Mapping[str, tuple[int, ...]], quantize: bool
+) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the shape [in, out] of each matrix, and the inputs and outputs of a panel.
 
     A panel of c_attn computes the queries, keys or values of one head. A product is summed over
     groups of inputs (split-K): short sums round less (docs/internals/numbers.md). Integers are the
     same on every machine, so their groups are, too.
     """
-    c, f = _group_size(config.n_embd), _group_size(config.n_inner)
-    if halves_long_sums() and not quantize:
-        c, f = _joined_groups(config.n_embd, c), _joined_groups(config.n_inner, f)
-    d = config.n_embd // config.n_head
-    panels = {
-        WTE: (c, _PANEL_WIDTH),
-        LM_HEAD: (c, _PANEL_WIDTH),
-        "attn.c_attn.weight": (c, d),
-        "attn.c_proj.weight": (c, _PANEL_WIDTH),
-        "mlp.c_fc.weight": (c, _PANEL_WIDTH),
-        "mlp.c_proj.weight": (f, _PANEL_WIDTH),
-    }
-    return {name: shape for name in names for end, shape in panels.items() if name.endswith(end)}
+    layouts = {}
+    for name, shape in shapes.items():
+        if len(shape) == 2 and name != "wpe.weight":
+            n_in, n_out = shape[::-1] if name in _EMBEDDINGS else shape
+            width = config.n_embd // config.n_head if "c_attn" in name else _PANEL_WIDTH
+            group = _group_size(n_in, halves_long_sums() and not quantize)
+            layouts[name] = (n_in, n_out), (group, width)
+    return layouts
 
 
-def _group_size(n: int) -> int:
-    """Return the number of inputs per split-K group, for n inputs; preferably a divisor of n."""
+def _group_size(n: int, is_halved: bool) -> int:
+    """Return the inputs per split-K group, of n; of two groups, if GEMM halves their sum."""
     groups = -(-n // _MAX_GROUP)
-    even = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
-    return n // even[0] if even else -(-n // groups)
-
-
-def _joined_groups(n: int, size: int) -> int:
-    """Return the inputs of two groups if they divide n and GEMM halves them, else of one group."""
-    return 2 * size if 2 * size > _MAX_UNDIVIDED_SUM and n % (2 * size) == 0 else size
+    divisors = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
+    size = n // divisors[0] if divisors else -(-n // groups)
+    is_double = is_halved and 2 * size > _MAX_UNDIVIDED_SUM and n % (2 * size) == 0
+    return 2 * size if is_double else size
 
 
 def arrange(

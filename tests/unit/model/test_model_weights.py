@@ -41,9 +41,9 @@ def test_weights_hold_the_given_arrays(config, head):
     for name, array in given.items():
         np.testing.assert_array_equal(weights[name], array, name)
         assert weights[name].dtype == np.float32
-    for name in ("wte.weight", "lm_head.weight")[: 1 + head]:
-        rows = np.array([66, 0, 5])
-        np.testing.assert_array_equal(weights.gather_rows(name, rows), given[name][rows])
+    rows, unembedding = np.array([66, 0, 5]), given["lm_head.weight" if head else "wte.weight"]
+    np.testing.assert_array_equal(weights.layers.wte[rows], given["wte.weight"][rows])
+    np.testing.assert_array_equal(weights.layers.lm_head[rows], unembedding[rows])
     assert weights.parameters == sum(array.size for array in given.values())
     assert ("lm_head.weight" in weights) == head
 
