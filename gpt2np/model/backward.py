@@ -31,8 +31,7 @@ Shape letters as in `gpt2np.model.gpt2`. All N tokens have logits, so R = N.
 """
 
 from gpt2np.kernels.array import Array, BoolArray
-from gpt2np.model.derivatives import softmax_backward
-from gpt2np.model.ops import causal_softmax
+from gpt2np.model.ops import causal_softmax, softmax_backward
 from gpt2np.model.plain import PlainLinear
 from gpt2np.model.tape import Tape
 from gpt2np.model.weights import BlockWeights, ModelWeights

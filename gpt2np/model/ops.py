@@ -1,9 +1,9 @@
-"""GPT-2's mathematical functions on arrays. Results have the dtype of the arguments.
+"""GPT-2's mathematical functions on arrays, with their derivatives, in the arguments' dtype.
 
 In float64, exp, tanh, erf and sums of rows are those of `gpt2np.kernels.exact`, with the same bits
-on every machine. In float32, they are NumPy's, which are faster.
+on every machine. In float32 and in derivatives, they are NumPy's, which are faster.
 
-Shape letters: C channels, h heads, n queries, T keys.
+Shape letters: N tokens, C channels, V vocabulary, h heads, n queries, T keys.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.kernels import exact
-from gpt2np.kernels.array import Array, BoolArray
+from gpt2np.kernels.array import Array, BoolArray, IntArray
 from gpt2np.kernels.matmul import row_sums
 
 GELU_SCALE = 2 * math.sqrt(2 / math.pi)
@@ -57,6 +57,29 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     return centered
 
 
+def layer_norm_backward(
+    d: Array, x: Array, weight: Array, epsilon: float
+) -> tuple[Array, Array, Array]:
+    """Return the gradients of x (N, C), weight (C,) and bias (C,) of a layer norm.
+
+    `d` (N, C) is the gradient of the layer norm's output.
+    """
+    normed = x - x.mean(-1, keepdims=True)
+    normed -= normed.mean(-1, keepdims=True)  # the mean's rounding, as in the forward pass
+    variance = np.square(normed).mean(-1, keepdims=True)
+    std = np.sqrt(variance + epsilon)
+    normed /= std
+    product = d * normed
+    d_weight = product.sum(0)
+    d_x: Array = d * weight
+    np.multiply(d_x, normed, out=product)
+    normed *= product.mean(-1, keepdims=True)
+    d_x -= d_x.mean(-1, keepdims=True)
+    d_x -= normed
+    d_x /= std
+    return d_x, d_weight, d.sum(0)
+
+
 @allow_limits
 def softmax(x: Array, dtype: DTypeLike | None = None) -> Array:
     """Return the softmax of each row of x (…, n), in `dtype` (default: that of x).
@@ -93,6 +116,14 @@ def causal_mask(n: int, n_keys: int) -> BoolArray:
 
 
 @allow_limits
+def softmax_backward(d: Array, p: Array) -> Array:
+    """Return the gradient of the scores (h, n, T), from that of their softmax p. Overwrites d."""
+    d -= np.einsum("...t,...t->...", d, p)[..., None]
+    d *= p
+    return d
+
+
+@allow_limits
 def gelu_new(x: Array) -> Array:
     """Return GELU in the tanh form that GPT-2 uses (Hendrycks & Gimpel 2016, section 2).
 
@@ -108,6 +139,25 @@ def gelu_new(x: Array) -> Array:
     u += 1
     y: Array = np.divide(x, u, out=u)
     return y
+
+
+@allow_limits
+def gelu_new_derivative(x: Array) -> Array:
+    """Return the derivative of `gelu_new`: s + x·s·(1 - s)·u', where y = x·s and s = sigmoid(u)."""
+    square = x * x
+    u = square * (-GELU_SCALE * 0.044715)
+    u -= GELU_SCALE
+    u *= x
+    np.exp(u, out=u)  # exp(-u)
+    u += 1
+    s: Array = np.divide(1, u, out=u)
+    square *= 3 * GELU_SCALE * 0.044715
+    square += GELU_SCALE  # u'
+    square *= x
+    square *= 1 - s
+    square += 1
+    s *= square
+    return s
 
 
 @allow_limits
@@ -143,6 +193,14 @@ def gelu(x: Array) -> Array:
 
 
 @allow_limits
+def gelu_derivative(x: Array) -> Array:
+    """Return the derivative of exact GELU: Φ(x) + x·φ(x), with the normal density φ."""
+    y: Array = np.divide(gelu(x), x, out=np.full_like(x, 0.5), where=x != 0)  # Φ(x)
+    y += x * np.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    return y
+
+
+@allow_limits
 def silu(x: Array) -> Array:
     """Return x / (1 + exp(-x)), also called swish (Elfwing et al. 2017)."""
     exp, _ = exp_and_row_sums(x.dtype)
@@ -153,9 +211,23 @@ def silu(x: Array) -> Array:
     return y
 
 
+@allow_limits
+def silu_derivative(x: Array) -> Array:
+    """Return the derivative of SiLU: s·(1 + x·(1 - s)), where s = sigmoid(x)."""
+    s = 1 / (1 + np.exp(-x))
+    y: Array = s * (1 + x * (1 - s))
+    return y
+
+
 def relu(x: Array) -> Array:
     """Return max(x, 0)."""
     y: Array = np.maximum(x, 0)
+    return y
+
+
+def relu_derivative(x: Array) -> Array:
+    """Return 1 for positive x, else 0."""
+    y: Array = (x > 0).astype(x.dtype)
     return y
 
 
@@ -164,6 +236,30 @@ def tanh(x: Array) -> Array:
     """Return the hyperbolic tangent."""
     y: Array = exact.tanh(x) if x.dtype == np.float64 else np.tanh(x)
     return y
+
+
+@allow_limits
+def tanh_derivative(x: Array) -> Array:
+    """Return 1 - tanh²(x)."""
+    y: Array = 1 - np.square(np.tanh(x))
+    return y
+
+
+@allow_limits
+def cross_entropy(logits: Array, targets: IntArray, weight: float) -> Array:
+    """Return the loss of each target in nats, (N,). Overwrites the logits (N, V).
+
+    The logits become their gradient, where the loss is `weight` times the sum of the losses.
+    """
+    rows = np.arange(len(targets))
+    logits -= logits.max(-1, keepdims=True)
+    losses: Array = -logits[rows, targets]
+    np.exp(logits, out=logits)
+    sums = logits.sum(-1, keepdims=True)
+    losses += np.log(sums[:, 0])
+    logits *= weight / sums
+    logits[rows, targets] -= weight
+    return losses
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -176,3 +272,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": tanh,
 }
 """The functions that `activation_function` in a config.json can name."""
+
+DERIVATIVES: dict[Callable[[Array], Array], Callable[[Array], Array]] = {
+    gelu_new: gelu_new_derivative,
+    gelu: gelu_derivative,
+    relu: relu_derivative,
+    silu: silu_derivative,
+    tanh: tanh_derivative,
+}
+"""The derivative of each activation function."""

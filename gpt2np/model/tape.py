@@ -21,10 +21,9 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, BoolArray, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
+from gpt2np.model import ops
 from gpt2np.model.context import KV
-from gpt2np.model.derivatives import DERIVATIVES, cross_entropy, layer_norm_backward
 from gpt2np.model.gpt2 import transformer_block
-from gpt2np.model.ops import causal_mask
 from gpt2np.model.plain import PlainContext, PlainKV, PlainLayerNorm, PlainLinear
 from gpt2np.model.weights import BlockWeights
 from gpt2np.runtime.context import Hook, as_chain, call_hook, full_name
@@ -89,15 +88,12 @@ class Tape(PlainContext):
             x = edited
         if name in (*_KEPT, "embed", "ln_f"):
             self._saved[full] = x
-        if name == "resid" and self._kept_bytes(x) > self._max_bytes:
-            for kept in _KEPT[:-1]:
-                del self._saved[full_name(kept, layer)]
+        if name == "resid":
+            size = 8 * self._config.n_embd + 2 * self._config.n_inner  # kept per token and block
+            if len(x) * size * self._config.n_layer * x.itemsize > self._max_bytes:
+                for kept in _KEPT[:-1]:
+                    del self._saved[full_name(kept, layer)]
         return x
-
-    def _kept_bytes(self, x: Array) -> int:
-        """Return the bytes of the arrays of all blocks; x (N, C) has the pass's dtype."""
-        per_token = 8 * self._config.n_embd + 2 * self._config.n_inner
-        return len(x) * per_token * self._config.n_layer * x.itemsize
 
     def linear(
         self, x: Array, w: PlainLinear, then: Callable[[Array], Array] | None = None
@@ -141,7 +137,7 @@ class Tape(PlainContext):
         size = n if self._hooks else _QUERY_BLOCK
         for start in range(0, n, size):
             stop = min(n, start + size)
-            yield slice(start, stop), stop, causal_mask(stop - start, stop - start)
+            yield slice(start, stop), stop, ops.causal_mask(stop - start, stop - start)
 
     def _for_parts(self, function: Callable[[tuple[slice, slice]], None]) -> None:
         """Call function((tokens, heads)) for each text and some or all of its heads."""
@@ -164,9 +160,8 @@ class Tape(PlainContext):
         for name in _KEPT:
             self._saved.pop(full_name(name, w.layer + 1), None)
         if full_name("ln_1", w.layer) not in self._saved:
-            limit, self._max_bytes = self._max_bytes, np.iinfo(np.int64).max
+            self._max_bytes = np.iinfo(np.int64).max  # the backward pass needs the arrays now
             transformer_block(self, w, self.resid_before(w.layer))
-            self._max_bytes = limit
 
     def gradient(self, name: str, d: Array, layer: int | None = None) -> Array:
         """Show the gradient at a hook point; return the gradient before the caller's hooks."""
@@ -177,10 +172,10 @@ class Tape(PlainContext):
         return d
 
     def cross_entropy(self, logits: Array, targets: IntArray, weight: float = 1.0) -> Array:
-        """Return the losses (N,); overwrite the logits: see `derivatives.cross_entropy`."""
+        """Return the losses (N,); overwrite the logits: see `ops.cross_entropy`."""
 
         def run(rows: slice) -> Array:
-            return cross_entropy(logits[rows], targets[rows], weight)
+            return ops.cross_entropy(logits[rows], targets[rows], weight)
 
         return np.concatenate(self._map_chunks(run, logits))
 
@@ -203,7 +198,7 @@ class Tape(PlainContext):
         d_x = np.empty_like(d)
 
         def run(rows: slice) -> list[Array]:
-            d_x[rows], *sums = layer_norm_backward(d[rows], x[rows], norm.weight, norm.epsilon)
+            d_x[rows], *sums = ops.layer_norm_backward(d[rows], x[rows], norm.weight, norm.epsilon)
             return sums
 
         d_weight, d_bias = np.sum(self._map_chunks(run, d), 0)
@@ -214,7 +209,7 @@ class Tape(PlainContext):
 
     def activation_backward(self, d: Array, x: Array) -> Array:
         """Return the gradient of x (N, F) from that of activation(x). Overwrites d."""
-        derivative = DERIVATIVES[self._config.activation_function]
+        derivative = ops.DERIVATIVES[ops.ACTIVATIONS[self._config.activation_function]]
 
         def run(rows: slice) -> None:
             d[rows] *= derivative(x[rows])

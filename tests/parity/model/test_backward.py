@@ -11,9 +11,9 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp import chain, replace, scale
 from gpt2np.interp.gradients import GradientProbe
 from gpt2np.model.backward import gpt2_backward
-from gpt2np.model.derivatives import cross_entropy
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.hook_points import hook_point_names
+from gpt2np.model.ops import cross_entropy
 from gpt2np.model.plain import arrange_arrays, plain_weights
 from gpt2np.model.tape import Tape
 
