@@ -143,10 +143,7 @@ class GPT2Config:
 
 
 def parse_eos_token_ids(value: object) -> tuple[int, ...]:
-    """Return the token ids in the value of `eos_token_id`: an id, a list of ids, or None.
-
-    Raises CheckpointError for any other value.
-    """
+    """Return the token ids in the value of `eos_token_id`: an id, a list of ids, or None."""
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token_id) is int for token_id in ids):
         raise CheckpointError(
@@ -208,10 +205,7 @@ def weight_shapes(config: GPT2Config, *, head: bool = False) -> dict[str, tuple[
 
 
 def strip_prefixes(stored_names: Iterable[str]) -> dict[str, str]:
-    """Map each tensor's name without prefixes to the stored name. Causal masks are left out.
-
-    Raises CheckpointError if two stored names differ only in their prefix.
-    """
+    """Map each tensor's name without prefixes to the stored name. Causal masks are left out."""
     names: dict[str, str] = {}
     for stored_name in stored_names:
         name = _PREFIXES.sub("", stored_name, count=1)

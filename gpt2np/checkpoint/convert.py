@@ -34,13 +34,6 @@ def convert(
 
     `dtype` is a key of `DTYPES`, by default the embedding's. Vocabulary, model card and license are
     copied. `on_progress` gets the number of values written since its last call.
-
-    Raises:
-        CheckpointError: the weights do not match the config, cannot be read, or contain values too
-            large for the dtype.
-        InvalidArgumentError: `target` is no new or empty folder, or has the name of a model, or
-            `dtype` is unknown.
-        OSError: the folder cannot be written.
     """
     check_argument(dtype in (None, *DTYPES), "dtype", dtype, f"one of {', '.join(DTYPES)}")
     tensors = checkpoint.model_tensors()
@@ -61,8 +54,7 @@ def convert(
 def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], target: Path) -> None:
     """Write a model to the new or empty folder `target` in the format of `transformers`.
 
-    `weights` have the names of `weight_shapes`. An untied unembedding is `lm_head.weight`. The file
-    has the dtype of the weights, float32 or float64. For errors, see `GPT2.save`.
+    `weights` have the names of `weight_shapes`. For errors, see `GPT2.save`.
     """
 
     def read(name: str) -> Iterator[NDArray[Any]]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import (
     CONFIG_FILE,
@@ -23,7 +21,6 @@ from gpt2np.checkpoint.safetensors_file import (
     TensorInfo,
     read_chunks,
     read_header,
-    read_tensors,
 )
 from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError, errors_at
 from gpt2np.hub.model_files import INDEX_FILE, list_weight_files, missing_weights
@@ -74,10 +71,7 @@ class Checkpoint:
         return problems
 
     def model_tensors(self) -> dict[str, TensorInfo]:
-        """Return the tensors in the order of the pass; leave out a copy of the embedding.
-
-        Raises CheckpointError if the tensors do not match the config, or cannot be read.
-        """
+        """Return the tensors in the order of the pass; leave out a copy of the embedding."""
         if problems := self.find_problems():
             n_more = len(problems) - _MAX_LISTED_PROBLEMS
             listed = "; ".join(problems[:_MAX_LISTED_PROBLEMS])
@@ -94,10 +88,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read the config of a model folder and the headers of its weight files.
-
-    Raises CheckpointError if a file is missing or damaged, or the config is not supported.
-    """
+    """Read the config of a model folder and the headers of its weight files."""
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}; to load a model by name, call gpt2np.load")
     if not (folder / CONFIG_FILE).exists():
@@ -105,7 +96,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             f"{folder / CONFIG_FILE} is missing, or not a file; {SEE_MISSING_FEATURES}"
         )
     config = GPT2Config.from_file(folder / CONFIG_FILE)
-    stored = _read_headers(folder)
+    files = [name for name in list_weight_files(folder) if name != INDEX_FILE]
+    if not files:
+        raise CheckpointError(missing_weights(folder))
+    stored: dict[str, TensorInfo] = {}
+    for file in files:
+        stored |= read_header(folder / file)
     with errors_at(f"{folder}: "):
         names = strip_prefixes(stored)
     tensors = {name: stored[stored_name] for name, stored_name in names.items()}
@@ -117,25 +113,3 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if config.tie_word_embeddings and WTE not in tensors and LM_HEAD in tensors:
         tensors[WTE] = tensors.pop(LM_HEAD)
     return Checkpoint(folder, config, tensors)
-
-
-def _read_headers(folder: Path) -> dict[str, TensorInfo]:
-    """Return the headers of all tensors by stored name, from the weight file or the shards."""
-    files = [name for name in list_weight_files(folder) if name != INDEX_FILE]
-    if not files:
-        raise CheckpointError(missing_weights(folder))
-    tensors: dict[str, TensorInfo] = {}
-    for name in files:
-        tensors |= read_header(folder / name)
-    return tensors
-
-
-def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[str, Any]:
-    """Return the weights by GPT-2's names, in the order of the forward pass.
-
-    Weights stored in `dtype` are views of the memory-mapped file, other weights a `StoredArray`.
-    `lm_head.weight` is included only if it is stored and differs from `wte.weight`.
-
-    Raises CheckpointError if the tensors do not match the config, or cannot be read.
-    """
-    return read_tensors(checkpoint.model_tensors(), dtype)

@@ -54,10 +54,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class StoredArray:
-    """A tensor that `np.asarray` reads from its file and converts to `dtype`, at each call.
-
-    `np.asarray` raises CheckpointError if the file is truncated.
-    """
+    """A tensor that `np.asarray` reads from its file and converts to `dtype`, at each call."""
 
     tensor: TensorInfo
     dtype: np.dtype[Any]
@@ -79,10 +76,7 @@ class StoredArray:
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Read the header of a safetensors file. Returns the `TensorInfo` of each tensor by name.
-
-    Raises CheckpointError if the file is missing, truncated, or not in the safetensors format.
-    """
+    """Read the header of a safetensors file. Returns the `TensorInfo` of each tensor by name."""
     try:
         if not path.is_file():
             raise CheckpointError(f"{path} is missing, or not a file")
@@ -121,7 +115,7 @@ def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[st
 
     Tensors stored in `dtype` become views of the memory-mapped file, other tensors a `StoredArray`;
     also unaligned tensors, which early versions of safetensors wrote (openai-community/gpt2): NumPy
-    would copy them for every product. Raises CheckpointError if a file is truncated.
+    would copy them for every product.
     """
     paths = {tensor.path for tensor in tensors.values() if _can_view(tensor, dtype)}
     mapped = {path: _map_file(path) for path in paths}
@@ -173,11 +167,7 @@ def _can_view(tensor: TensorInfo, dtype: DTypeLike) -> bool:
 
 
 def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
-    """Yield a tensor's values in the file's order, in 1-D chunks of the stored dtype.
-
-    NumPy lacks bfloat16, so bfloat16 values become float32 without loss. Raises CheckpointError if
-    the file is truncated or cannot be read.
-    """
+    """Yield a tensor's values in 1-D chunks of the stored dtype; bfloat16 as float32."""
     with reading(tensor.path, CheckpointError), tensor.path.open("rb") as file:
         file.seek(tensor.offset)
         n_left = tensor.size
@@ -201,10 +191,6 @@ def write_safetensors(
 
     `tensors` maps each name to a shape and an iterable of the values in 1-D chunks. `dtype` is a
     key of `NUMPY_DTYPES`. The default `metadata` is what `transformers` requires.
-
-    Raises:
-        CheckpointError: a value is too large for `dtype`.
-        OSError: the file cannot be written.
     """
     header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
     stop = 0

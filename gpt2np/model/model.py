@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.checkpoint.load import load_weights, read_checkpoint
+from gpt2np.checkpoint.load import read_checkpoint
+from gpt2np.checkpoint.safetensors_file import read_tensors
 from gpt2np.data.files import as_path
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, raise_mmap_threshold
 from gpt2np.kernels.blas import single_threaded_blas
-from gpt2np.kernels.exact import linear as exact_linear
 from gpt2np.kernels.matmul import SMALL_BATCH
-from gpt2np.kernels.packed_matrix import unembed
 from gpt2np.kernels.threads import thread_count
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import Weights
@@ -128,8 +127,7 @@ class GPT2:
         ModelOptions(weights=weights, exact=exact)  # raises an error that names the argument
         folder = as_path(folder)
         checkpoint = read_checkpoint(folder)
-        dtype = np.float64 if exact else dtype
-        stored = load_weights(checkpoint, dtype)
+        stored = read_tensors(checkpoint.model_tensors(), np.float64 if exact else dtype)
         model = cls(checkpoint.config, stored, weight_dtype=weights, exact=exact)
         model._folder = folder.absolute()
         return model
@@ -195,25 +193,24 @@ class GPT2:
     def processes(self) -> int | Literal["auto"]:
         """The number of processes that compute a pass together, 1 to 64, or "auto"; 1 by default.
 
-        With "auto", measured times select the number for each pass, up to the number of CPU cores.
-        The first 0.3 seconds of passes use one process. "auto" chooses only between numbers that
-        give the same bits, so repeated runs compute equal logits.
+        With "auto", measured times select the number for each pass, up to the number of CPU cores,
+        of the numbers that give the same bits. The first 0.3 seconds of passes use one process. A
+        number that you set can affect the logits by rounding; see `forward`.
 
         For an exact model, and on systems other than Linux with an x86 processor, the number stays
         1; without a global interpreter lock (GIL), workers are threads on every system. A pass with
-        a hook, or with logits for more than 64 tokens, runs in this process alone. A number that
-        you set can affect the logits by rounding; the docstring of `forward` tells when the bits
-        are equal.
+        a hook, or with logits for more than 64 tokens, runs in this process alone.
 
         The first pass that needs workers forks them. Workers share this process's memory, and end
-        with the model. They can use caches that `new_cache` makes after `processes` is set.
+        with the model. They can use caches that `new_cache` makes after `processes` is set. If the
+        program forks, `processes` is 1 in the child's copy of the model, and the child has copies
+        of the caches.
 
         Costs: every pass waits for the slowest process, so a single process can be faster on a busy
         machine. While the number is above 1, BLAS uses one thread in this process. Workers keep the
         memory that this process frees after the fork. Memory of freed caches, up to half of the
-        weights' size, is kept for later caches. If the program forks, `processes` is 1 in the
-        child's copy of the model, and the child has copies of the caches. NumPy warns of overflow
-        only in this process's share of a pass. Workers appear in `multiprocessing.active_children`.
+        weights' size, is kept for later caches. NumPy warns of overflow only in this process's
+        share of a pass. Workers appear in `multiprocessing.active_children`.
         """
         group = self._group
         if group is None:
@@ -307,5 +304,5 @@ class GPT2:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
         self.weights.prepare(is_short=False)
         with single_threaded_blas():
-            multiply: Callable[..., Array] = exact_linear if self.exact else unembed
-            return multiply(x, self.weights.layers.lm_head)
+            unembed: Callable[..., Array] = (ExactContext if self.exact else Context).unembed
+            return unembed(x, self.weights.layers.lm_head)

@@ -9,7 +9,8 @@ import pytest
 
 import gpt2np
 from gpt2np import LanguageModel
-from gpt2np.checkpoint.load import load_weights, read_checkpoint
+from gpt2np.checkpoint.load import read_checkpoint
+from gpt2np.checkpoint.safetensors_file import read_tensors
 from gpt2np.errors import CheckpointError
 from gpt2np.evaluation.perplexity import perplexity
 from gpt2np.explain import explain
@@ -85,5 +86,5 @@ def test_tiny_weights_are_rounded_to_zero(lm, tmp_path, strict):
     weights = {name: array.astype(np.float64) for name, array in lm.model.weights.items()}
     weights["ln_f.bias"] = np.full_like(weights["ln_f.bias"], 1e-60)
     GPT2(lm.model.config, weights).save(tmp_path / "model")
-    loaded = load_weights(read_checkpoint(tmp_path / "model"), np.float32)
+    loaded = read_tensors(read_checkpoint(tmp_path / "model").model_tensors(), np.float32)
     assert not np.asarray(loaded["ln_f.bias"]).any()

@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt2np import GPT2, CheckpointError, GPT2Config, InvalidArgumentError
-from gpt2np.checkpoint.load import load_weights, read_checkpoint
+from gpt2np.checkpoint.load import read_checkpoint
+from gpt2np.checkpoint.safetensors_file import read_tensors
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def change_config(folder, **changes):
 
 def test_float32_weights_are_views_of_the_file(folder):
     checkpoint = read_checkpoint(folder)
-    for array in load_weights(checkpoint).values():
+    for array in read_tensors(checkpoint.model_tensors(), np.float32).values():
         assert not array.flags.owndata and not array.flags.writeable
 
 

@@ -20,7 +20,8 @@ from helpers.references import save_reference
 
 from gpt2np import GPT2, CheckpointError, GPT2Config, GPT2NPError, LanguageModel
 from gpt2np.checkpoint.config import weight_shapes
-from gpt2np.checkpoint.load import load_weights, read_checkpoint
+from gpt2np.checkpoint.load import read_checkpoint
+from gpt2np.checkpoint.safetensors_file import read_tensors
 
 SEED = 4
 SECONDS = 10  # for loading one folder
@@ -137,7 +138,7 @@ def test_a_file_that_is_cut_after_its_header_was_read(bases, tmp_path, base, kee
     path = tmp_path / "model" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(CheckpointError, match=r"is truncated|cannot map"):
-        GPT2(checkpoint.config, load_weights(checkpoint))
+        GPT2(checkpoint.config, read_tensors(checkpoint.model_tensors(), np.float32))
 
 
 def test_nothing_is_unpickled_from_start_to_text(bundled):
