@@ -116,7 +116,7 @@ def _take_steps(trainer: "Trainer", max_steps: int, save_steps: int, logging_ste
     logged, since = trainer.step, time.monotonic()
     with progress_bar(max_steps, "training", "step") as bar:
         bar.update(trainer.step)
-        while not trainer.is_done:
+        while trainer.step < max_steps or trainer.evaluation_is_due:
             if trainer.evaluation_is_due:  # the state is saved, so Ctrl-C may interrupt
                 print_stderr(f"step {trainer.step:,}: evaluation {trainer.evaluate():.4f}")
                 continue

@@ -16,7 +16,7 @@ from gpt2np.checkpoint.config import GPT2Config, weight_shapes
 from gpt2np.checkpoint.convert import write_checkpoint
 from gpt2np.data.files import atomic_folder, atomic_write_text
 from gpt2np.data.resumable import STATE, begin_task, file_stamp, new_file
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, IntArray, raise_mmap_threshold
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.model.backward import gpt2_backward
@@ -55,16 +55,9 @@ class Trainer:
     ) -> None:
         """Create a run, or load the saved state of an interrupted run.
 
-        `corpus` is a file of token ids from `gpt2np encode`; `folder`, the folder of the saved
-        state (`gpt2np.data.resumable.work_folder`), which `force` discards. Without `model`, a new
-        model begins with random weights. The weights with the lowest loss on `eval_corpus` become
-        the trained model.
-
-        Raises:
-            InvalidArgumentError: a corpus is not valid or too short, or the saved state belongs to
-                a run with other inputs or options.
-            GPT2NPError: the saved state is damaged.
-            OSError: a file can't be read or written.
+        `folder` has the saved state (`gpt2np.data.resumable.work_folder`), which `force` discards.
+        Without `model`, a new model begins with random weights. The weights with the lowest loss on
+        `eval_corpus` become the trained model.
         """
         raise_mmap_threshold()
         self._state_file, self._tokenizer, self._options = folder / STATE, tokenizer, options
@@ -75,10 +68,9 @@ class Trainer:
             eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
             self._config = GPT2Config(tokenizer.vocab_size, eos_token_ids=tuple(eos), **shape)
         self._length = options.block_size or self._config.n_positions
-        if self._length > self._config.n_positions:
-            n_positions = self._config.n_positions
-            message = f"block_size is {self._length}; the context has {n_positions:,} tokens"
-            raise InvalidArgumentError(message, param="block_size")
+        n_positions = self._config.n_positions
+        expected = f"at most {n_positions:,}, the tokens of the context"
+        check_argument(self._length <= n_positions, "block_size", self._length, expected)
         files = [corpus, *([eval_corpus] if eval_corpus else [])]
         self._ids, *self._eval_ids = [
             read_corpus(file, self._config.vocab_size, self._length) for file in files
@@ -107,7 +99,7 @@ class Trainer:
         }
         self.losses: list[float] = []
         self.evaluations: list[tuple[int, float]] = []
-        if self._state_file.exists():
+        if has_work:
             self._load()
 
     @property
@@ -121,11 +113,6 @@ class Trainer:
         options = self._options
         sequences = options.per_device_train_batch_size * options.gradient_accumulation_steps
         return sequences * self._length
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all steps and evaluations are done."""
-        return self.step >= self._options.max_steps and not self.evaluation_is_due
 
     @np.errstate(all="ignore")  # the loss shows infinity and NaN
     def take_step(self) -> float:
@@ -157,28 +144,20 @@ class Trainer:
         """Whether `evaluate` should run: after every `eval_steps` steps, and after the last one."""
         is_last = self.step == self._options.max_steps
         is_due = self.step > 0 and (is_last or self.step % self._options.eval_steps == 0)
-        evaluated = bool(self.evaluations) and self.evaluations[-1][0] == self.step
-        return bool(self._eval_ids) and is_due and not evaluated
+        return bool(self._eval_ids) and is_due and self.step not in dict(self.evaluations)
 
     def evaluate(self) -> float:
-        """Return the loss on the evaluation corpus; keep the weights with the lowest such loss.
-
-        An exception, such as of Ctrl-C, changes nothing.
-        """
+        """Return the loss on the evaluation corpus; keep the weights with the lowest such loss."""
         size = self._options.per_device_train_batch_size
-        (ids,) = self._eval_ids
-        loss = evaluate(self._config, self.weights, ids, self._length, size)
+        loss = evaluate(self._config, self.weights, self._eval_ids[0], self._length, size)
         if all(loss < before for _, before in self.evaluations):
             self._best |= {name: array.copy() for name, array in self.weights.items()}
         self.evaluations.append((self.step, loss))
         return loss
 
     def save(self) -> None:
-        """Save the state of the training, to continue the run later.
-
-        If an exception interrupted a step, writes nothing: the previously saved state stays.
-        """
-        if self.step != len(self.losses):
+        """Save the state of the training, to continue the run later."""
+        if self.step != len(self.losses):  # an exception has interrupted the step
             return
         arrays: dict[str, Any] = {
             f"{part}/{name}": array for part, a in self._saved.items() for name, array in a.items()
@@ -202,11 +181,7 @@ class Trainer:
         self._optimizer.step = len(self.losses)
 
     def finish(self, out: Path) -> None:
-        """Write the model, its vocabulary and loss.svg to the folder `out`; remove the state.
-
-        Raises:
-            GPT2NPError: the last step has made a weight infinite or NaN.
-        """
+        """Write the model, its vocabulary and loss.svg to the folder `out`; remove the state."""
         weights = self._best or self.weights
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise GPT2NPError("the last step's weights are not finite; lower the learning rate")
@@ -273,20 +248,12 @@ def evaluate(
 
 
 def read_corpus(path: Path, vocab_size: int, length: int) -> NDArray[Any]:
-    """Map a file of token ids, .bin or .npy, into memory, and check the ids.
-
-    Raises:
-        InvalidArgumentError: the file is not a corpus, has ids that are not in the vocabulary, or
-            is too short for a sequence of `length` tokens.
-        OSError: the file can't be read.
-    """
-    dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+    """Map a file of token ids, .bin or .npy, into memory, and check the ids."""
     try:
-        ids: NDArray[Any]
         if path.suffix.lower() == ".npy":
-            ids = np.lib.format.open_memmap(path, mode="r")
+            ids: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
         elif path.suffix.lower() == ".bin":
-            ids = np.memmap(path, dtype, "r")
+            ids = np.memmap(path, np.uint16 if vocab_size <= 1 << 16 else np.uint32, "r")
         else:
             raise ValueError("its name ends in neither .bin nor .npy; first encode the texts")
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
