@@ -44,7 +44,6 @@ from gpt2np.model.hook_points import (
     HookPoint,
     hook_point_names,
     hook_point_shape,
-    hook_points_nbytes,
 )
 
 __all__ = [
@@ -69,7 +68,6 @@ __all__ = [
     "gradients",
     "hook_point_names",
     "hook_point_shape",
-    "hook_points_nbytes",
     "induction_scores",
     "lens_table",
     "logit_lens",

@@ -107,8 +107,6 @@ def trace(
     any part of a name. `interventions` are hooks that edit the arrays, in order; the trace holds
     the edited arrays. The pass stops after the last selected hook point.
 
-    `gpt2np.interp.hook_points_nbytes` computes the size of a trace beforehand.
-
     Raises:
         InvalidArgumentError: a hook point does not exist, a token id is invalid, or the prompt is a
             text but `model` is a GPT2.

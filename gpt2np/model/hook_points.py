@@ -7,15 +7,11 @@ in which `*` stands for any characters and `[01]` for 0 or 1, as in `fnmatch`
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-
-import numpy as np
-from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError, check_argument, did_you_mean, short_repr
@@ -103,18 +99,6 @@ def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]
         if not any(matches(name, (pattern,)) for name in names):
             raise InvalidArgumentError(_unknown(pattern, names))
     return [name for name in names if matches(name, tuple(patterns))]
-
-
-def hook_points_nbytes(
-    config: GPT2Config,
-    tokens: int,
-    points: str | Sequence[str] = "*",
-    dtype: DTypeLike = np.float32,
-) -> int:
-    """Return the total bytes of all arrays that the patterns match, for `tokens` tokens."""
-    names = select_hook_points(points, config.n_layer)
-    size = sum(math.prod(hook_point_shape(name, config, tokens)) for name in names)
-    return size * np.dtype(dtype).itemsize
 
 
 def hook_point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -11,11 +12,11 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from gpt2np.errors import InvalidArgumentError, errors_about
-from gpt2np.interp import Target, hook_points_nbytes, saliency
+from gpt2np.interp import Target, saliency
 from gpt2np.interp.description import array_json, describe_pass, describe_token, record_pass
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
-from gpt2np.model.hook_points import select_hook_points
+from gpt2np.model.hook_points import hook_point_shape, select_hook_points
 from gpt2np.runtime.arguments import check_ids, check_prompt_length
 from gpt2np.runtime.context import Hook
 from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, answer, run_on
@@ -117,10 +118,11 @@ def _check_prompt(lm: LanguageModel, ids: Sequence[int]) -> None:
 
 def _select_points(lm: LanguageModel, n_tokens: int, body: InspectRequest) -> list[str]:
     """Return the names of the requested hook points, if their rows are not too large."""
+    config = lm.model.config
     with errors_about("points"):
-        names = select_hook_points(body.points, lm.model.config.n_layer)
-    size = hook_points_nbytes(lm.model.config, n_tokens, names, lm.model.dtype)
-    size = size * min(body.n_rows or n_tokens, n_tokens) // n_tokens
+        names = select_hook_points(body.points, config.n_layer)
+    n_numbers = sum(math.prod(hook_point_shape(name, config, n_tokens)) for name in names)
+    size = n_numbers * lm.model.dtype.itemsize * min(body.n_rows or n_tokens, n_tokens) // n_tokens
     if size > _MAX_BYTES:
         raise InvalidArgumentError(
             f"points: these activations have {size:,} bytes, more than the limit of "

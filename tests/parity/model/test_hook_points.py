@@ -2,12 +2,11 @@
 
 import re
 
-import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
 
-from gpt2np import GPT2, InvalidArgumentError
-from gpt2np.interp import HOOK_POINTS, hook_point_names, hook_point_shape, hook_points_nbytes, trace
+from gpt2np import InvalidArgumentError
+from gpt2np.interp import HOOK_POINTS, hook_point_names, hook_point_shape
 from gpt2np.model.hook_points import select_hook_points
 
 
@@ -61,12 +60,3 @@ def test_a_name_that_no_point_has_is_told_with_the_closest(pattern, message):
     with pytest.raises(InvalidArgumentError) as caught:
         select_hook_points(["embed", pattern], 3)
     assert repr(pattern) in str(caught.value) and message in str(caught.value)
-
-
-@pytest.mark.parametrize("points", ["*", ["logits", "blocks.0.mlp.*"]])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_memory_told_is_the_memory_taken(tiny, points, dtype):
-    model = GPT2.from_folder(tiny[0], dtype)
-    kept = trace(model, np.arange(11), points)
-    taken = sum(array.nbytes for array in kept.values())
-    assert taken == hook_points_nbytes(model.config, 11, points, dtype)
