@@ -41,12 +41,6 @@ class Checkpoint:
     tensors: Mapping[str, TensorInfo]
 
     @property
-    def expected_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the required weights, by name, in the order of the forward pass."""
-        has_head = LM_HEAD in self.tensors or not self.config.tie_word_embeddings
-        return weight_shapes(self.config, head=has_head)
-
-    @property
     def n_parameters(self) -> int:
         """The number of stored parameters, without a tied unembedding."""
         tied = {LM_HEAD} if self.config.tie_word_embeddings else set()
@@ -54,11 +48,14 @@ class Checkpoint:
 
     def find_problems(self) -> list[str]:
         """Return a message for each missing or unexpected tensor and each wrong shape or dtype."""
-        expected, stored = self.expected_shapes, self.tensors
+        stored, config, problems = self.tensors, self.config, list[str]()
         n_blocks = len({name.split(".")[1] for name in stored if name.startswith("h.")})
-        problems = []
-        if n_blocks != self.config.n_layer:
-            problems.append(f"n_layer is {self.config.n_layer}, but {n_blocks} blocks are stored")
+        if n_blocks != config.n_layer:
+            problems = [f"n_layer is {config.n_layer}, but {n_blocks} blocks are stored"]
+        if config.n_layer > len(stored):  # n_layer = 1e9 would make a billion names
+            return problems
+        has_head = LM_HEAD in stored or not config.tie_word_embeddings
+        expected = weight_shapes(config, head=has_head)
         problems += [f"{name} is missing" for name in expected if name not in stored]
         problems += [f"{name} is unexpected" for name in stored if name not in expected]
         dtypes = ", ".join(NUMPY_DTYPES)
@@ -79,7 +76,8 @@ class Checkpoint:
                 f"the weights in {self.folder} do not match its config.json: {listed}"
                 + (f"; and {n_more} more; list them with 'gpt2np info'" if n_more > 0 else "")
             )
-        tensors = {name: self.tensors[name] for name in self.expected_shapes}
+        shapes = weight_shapes(self.config, head=LM_HEAD in self.tensors)
+        tensors = {name: self.tensors[name] for name in shapes}
         if LM_HEAD in tensors:
             pair = read_chunks(tensors[LM_HEAD]), read_chunks(tensors[WTE])
             if all(np.array_equal(a, b) for a, b in zip(*pair, strict=True)):
@@ -105,11 +103,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     with errors_at(f"{folder}: "):
         names = strip_prefixes(stored)
     tensors = {name: stored[stored_name] for name, stored_name in names.items()}
-    if config.n_layer > len(tensors):  # else n_layer = 1e9 would make a billion names
-        raise CheckpointError(
-            f"{folder}: n_layer is {config.n_layer} in config.json, but the weights contain only "
-            f"{len(tensors)} tensors"
-        )
     if config.tie_word_embeddings and WTE not in tensors and LM_HEAD in tensors:
         tensors[WTE] = tensors.pop(LM_HEAD)
     return Checkpoint(folder, config, tensors)
