@@ -134,12 +134,8 @@ class GPT2Config:
         The factor is 1/√D, or 1 without `scale_attn_weights`. It is divided by layer + 1 if
         `scale_attn_by_inverse_layer_idx` is set.
         """
-        scale = 1.0
-        if self.scale_attn_weights:
-            scale /= math.sqrt(self.n_embd // self.n_head)
-        if self.scale_attn_by_inverse_layer_idx:
-            scale /= layer + 1
-        return scale
+        scale = 1 / math.sqrt(self.n_embd // self.n_head) if self.scale_attn_weights else 1.0
+        return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
 
 def parse_eos_token_ids(value: object) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,17 +118,17 @@ def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[st
     also unaligned tensors, which early versions of safetensors wrote (openai-community/gpt2): NumPy
     would copy them for every product.
     """
-    paths = {tensor.path for tensor in tensors.values() if _can_view(tensor, dtype)}
-    mapped = {path: _map_file(path) for path in paths}
+    target, map_file = np.dtype(dtype), cache(_map_file)
     arrays: dict[str, Any] = {}
     for name, tensor in tensors.items():
-        if not _can_view(tensor, dtype):
-            arrays[name] = StoredArray(tensor, np.dtype(dtype))
-            continue
-        data = mapped[tensor.path][tensor.offset : tensor.offset + tensor.nbytes]
-        if len(data) < tensor.nbytes:  # the file has changed since its header was read
-            raise _damaged(tensor.path, "it is truncated")
-        arrays[name] = data.view(dtype).reshape(tensor.shape)
+        is_aligned = tensor.size > 0 and tensor.offset % target.alignment == 0
+        if is_aligned and NUMPY_DTYPES[tensor.dtype] == target.str:
+            data = map_file(tensor.path)[tensor.offset : tensor.offset + tensor.nbytes]
+            if len(data) < tensor.nbytes:  # the file has changed since its header was read
+                raise _damaged(tensor.path, "it is truncated")
+            arrays[name] = data.view(target).reshape(tensor.shape)
+        else:
+            arrays[name] = StoredArray(tensor, target)
     return arrays
 
 
@@ -158,12 +159,6 @@ def release(array: NDArray[Any]) -> None:
     page_start = start // mmap.PAGESIZE * mmap.PAGESIZE
     with suppress(OSError):  # locked memory stays
         mapped.madvise(mmap.MADV_DONTNEED, page_start, start + array.nbytes - page_start)
-
-
-def _can_view(tensor: TensorInfo, dtype: DTypeLike) -> bool:
-    target = np.dtype(dtype)
-    same_dtype = tensor.dtype != "BF16" and np.dtype(NUMPY_DTYPES[tensor.dtype]) == target
-    return same_dtype and tensor.size > 0 and tensor.offset % target.alignment == 0
 
 
 def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
