@@ -146,10 +146,20 @@ class Trainer:
         is_due = self.step > 0 and (is_last or self.step % self._options.eval_steps == 0)
         return bool(self._eval_ids) and is_due and self.step not in dict(self.evaluations)
 
+    @np.errstate(under="ignore")
     def evaluate(self) -> float:
         """Return the loss on the evaluation corpus; keep the weights with the lowest such loss."""
-        size = self._options.per_device_train_batch_size
-        loss = evaluate(self._config, self.weights, self._eval_ids[0], self._length, size)
+        [ids], size = self._eval_ids, self._options.per_device_train_batch_size
+        w = arrange_arrays(self._config, self.weights)
+        starts = np.arange(0, len(ids) - self._length, self._length)[:, None]
+        losses = []
+        with single_threaded_blas():
+            for first in range(0, len(starts), size):
+                places = starts[first : first + size] + np.arange(self._length + 1)
+                rows = np.asarray(ids[places], np.int64)
+                context = Tape(self._config, list(rows[:, :-1]), max_bytes=0)
+                losses += [context.cross_entropy(gpt2(context, w), rows[:, 1:].reshape(-1))]
+        loss = float(np.concatenate(losses).mean(dtype=np.float64))
         if all(loss < before for _, before in self.evaluations):
             self._best |= {name: array.copy() for name, array in self.weights.items()}
         self.evaluations.append((self.step, loss))
@@ -228,23 +238,6 @@ def new_weights(config: GPT2Config, seed: int) -> dict[str, Array]:
         else:
             weights[name] = np.full(shape, float(name.endswith(".weight")), np.float32)
     return weights
-
-
-@np.errstate(under="ignore")
-def evaluate(
-    config: GPT2Config, weights: Mapping[str, Array], ids: Any, length: int, batch_size: int
-) -> float:
-    """Return the mean loss in nats per token over consecutive sequences of `length` tokens."""
-    w = arrange_arrays(config, weights)
-    starts = np.arange(0, len(ids) - length, length)[:, None]
-    losses = []
-    with single_threaded_blas():
-        for first in range(0, len(starts), batch_size):
-            places = starts[first : first + batch_size] + np.arange(length + 1)
-            rows = np.asarray(ids[places], np.int64)
-            context = Tape(config, list(rows[:, :-1]), max_bytes=0)
-            losses += [context.cross_entropy(gpt2(context, w), rows[:, 1:].reshape(-1))]
-    return float(np.concatenate(losses).mean(dtype=np.float64))
 
 
 def read_corpus(path: Path, vocab_size: int, length: int) -> NDArray[Any]:

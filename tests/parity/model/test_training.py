@@ -1,4 +1,4 @@
-"""Training in NumPy against torch: the optimizer, losses of steps, dropout."""
+"""Training in NumPy against torch: the optimizer, losses of steps."""
 
 import numpy as np
 import pytest
