@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,16 @@ _SUPPORTED: dict[str, list[Any]] = {
     "quantization_config": [None, False, {}],
 }
 _MAX_DIMENSION = (1 << 31) - 1  # an error message can't print an integer of over 4,300 digits
+_VALUES: dict[type, tuple[Callable[[Any], bool], str]] = {
+    str: (lambda x: x in ACTIVATION_FUNCTIONS, f"one of {', '.join(ACTIVATION_FUNCTIONS)}"),
+    int: (
+        lambda x: type(x) is int and 0 < x <= _MAX_DIMENSION,
+        f"an integer from 1 to {_MAX_DIMENSION:,}",
+    ),
+    float: (lambda x: type(x) in (int, float) and 0 <= x < 1e30, "a number from 0 to 1e30"),
+    bool: (lambda x: type(x) is bool, "true or false"),
+}
+"""Whether a value of a config.json is valid, by the type of its default, and the valid values."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +127,10 @@ class GPT2Config:
             if content.get(name) is not None and name != "eos_token_ids"
         }
         for name, value in values.items():
-            _check_value(name, value, given.get(name, name))
+            is_valid, expected = _VALUES[type(getattr(cls, name))]
+            if not is_valid(value):
+                shown = given.get(name, name)
+                raise CheckpointError(f"{shown} is {short_repr(value)}, expected {expected}")
         if "layer_norm_epsilon" in values:
             values["layer_norm_epsilon"] = float(values["layer_norm_epsilon"])
         eos_token_ids = parse_eos_token_ids(content.get("eos_token_id"))
@@ -146,23 +159,6 @@ def parse_eos_token_ids(value: object) -> tuple[int, ...]:
             f"eos_token_id is {short_repr(value)}, expected a token id or a list of them"
         )
     return tuple(ids)
-
-
-def _check_value(name: str, value: Any, shown: str) -> None:
-    expected_type = type(getattr(GPT2Config, name))
-    if expected_type is str:
-        valid, expected = value in ACTIVATION_FUNCTIONS, f"one of {', '.join(ACTIVATION_FUNCTIONS)}"
-    elif expected_type is int:
-        valid = type(value) is int and 0 < value <= _MAX_DIMENSION
-        expected = f"an integer from 1 to {_MAX_DIMENSION:,}"
-    elif expected_type is float:
-        # A chained comparison also rejects NaN.
-        valid = type(value) in (int, float) and 0 <= value < 1e30
-        expected = "a number from 0 to 1e30"
-    else:
-        valid, expected = type(value) is bool, "true or false"
-    if not valid:
-        raise CheckpointError(f"{shown} is {short_repr(value)}, expected {expected}")
 
 
 def weight_shapes(config: GPT2Config, *, head: bool = False) -> dict[str, tuple[int, ...]]:
