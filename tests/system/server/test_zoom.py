@@ -9,7 +9,7 @@ from gpt2np import LanguageModel, trace
 from gpt2np.interp.description import MAX_LINES
 from gpt2np.model.ops import softmax
 
-PROMPT = "The little fox said"
+PROMPT = "The little fox ran"
 SHAPES = {
     "bundled": None,
     "odd": {"n_embd": 35, "n_head": 5, "n_inner": 17, "n_layer": 3},
