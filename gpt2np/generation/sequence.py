@@ -10,14 +10,14 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.request import GeneratedToken, Request
 from gpt2np.generation.sampling import RandomGenerator, TokenLogprob, next_id, token_logprob
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
-from gpt2np.runtime.arguments import check_ids
+from gpt2np.runtime.arguments import check_ids, check_prompt_length
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -266,11 +266,7 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
     config, options, prompt = model.config, request.options, request.ids
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
-    if len(prompt) > config.n_positions:
-        raise ContextLengthError(
-            f"the prompt has {len(prompt)} tokens, and this model's maximum context length is "
-            f"{config.n_positions} tokens; shorten it to at most {config.n_positions} tokens"
-        )
+    check_prompt_length(len(prompt), config)
     biased = [i for i, _ in options.logit_bias]
     banned = [i for word in options.bad_words_ids for i in word]
     check_ids("prompt", prompt, config.vocab_size)

@@ -68,7 +68,7 @@ def check_prompt_length(n_tokens: int, config: GPT2Config) -> None:
     if n_tokens > config.n_positions:
         raise ContextLengthError(
             f"the prompt has {n_tokens:,} tokens, and this model's maximum context length is "
-            f"{config.n_positions} tokens; shorten the prompt"
+            f"{config.n_positions} tokens; shorten it to at most {config.n_positions} tokens"
         )
 
 
