@@ -40,7 +40,8 @@ export async function showLearned(model, base, signal) {
   if (state.running) return;
   try {
     const ids = await encode($("prompt").value);
-    if (!signal.aborted) await showPass(ids, null, { model, base, signal });
+    const ends = ["What it expects next: before the lesson, and now."];
+    if (!signal.aborted) await showPass(ids, null, { model, base, signal, ends });
   } catch (error) {
     if (!signal.aborted) showError(error);
   }

@@ -245,7 +245,7 @@ export async function showPass(context, token, options = {}) {
   const parts = state.off.size ? "With all parts → without" : title;
   machine.show(described, {
     ...{ token, effect, instead, isOwn, off: state.off, was: intact?.next },
-    title: base ? "Before the lesson → now" : parts,
+    title: base ? "Untaught → taught" : parts,
     // the prompt stays
     picks: isOwn && (!isTreeOfPrompt() || context.length >= state.tree.ids.length),
     ...options,

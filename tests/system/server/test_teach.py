@@ -295,7 +295,7 @@ class TestPage:
         assert "roots of an old oak tree" in tab.locator("#teach dd mark").last.inner_text()
         assert tab.locator("#teach dd").first.locator("mark").count() == 0
         assert "→" in tab.inner_text(".machine-bars")  # the picture has the lesson's effect
-        assert tab.inner_text(".machine-says") == "Before the lesson → now"
+        assert tab.inner_text(".machine-says") == "Untaught → taught"
         points = tab.locator("#teach polyline").get_attribute("points").split()
         heights = [float(point.split(",")[1]) for point in points]
         assert len(points) == N_STEPS + 1 and heights[0] == 0 and heights[-1] > 90
@@ -327,7 +327,7 @@ class TestPage:
         tab.click("#teach-button")
         tab.fill("#teach-text", PAGE + PAGE)
         press(tab, "Teach")
-        tab.locator(".machine-says", has_text="Before the lesson").wait_for()
+        tab.locator(".machine-says", has_text="Untaught → taught").wait_for()
         tab.locator(".machine-blocks button").first.press("Enter")
         with tab.expect_request("**/api/inspect") as asked:  # of the model in the picture
             tab.locator(".target.spot").first.press("Enter")
