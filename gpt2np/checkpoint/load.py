@@ -25,8 +25,6 @@ from gpt2np.checkpoint.safetensors_file import (
 from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError, errors_at
 from gpt2np.hub.model_files import INDEX_FILE, list_weight_files, missing_weights
 
-_MAX_LISTED_PROBLEMS = 6  # in one error message
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -70,11 +68,9 @@ class Checkpoint:
     def model_tensors(self) -> dict[str, TensorInfo]:
         """Return the tensors in the order of the pass; leave out a copy of the embedding."""
         if problems := self.find_problems():
-            n_more = len(problems) - _MAX_LISTED_PROBLEMS
-            listed = "; ".join(problems[:_MAX_LISTED_PROBLEMS])
             raise CheckpointError(
-                f"the weights in {self.folder} do not match its config.json: {listed}"
-                + (f"; and {n_more} more; list them with 'gpt2np info'" if n_more > 0 else "")
+                f"the weights in {self.folder} do not match its config.json; 'gpt2np info' lists "
+                f"all problems: {'; '.join(problems)}"
             )
         shapes = weight_shapes(self.config, head=LM_HEAD in self.tensors)
         tensors = {name: self.tensors[name] for name in shapes}

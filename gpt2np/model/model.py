@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -304,5 +304,4 @@ class GPT2:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
         self.weights.prepare(is_short=False)
         with single_threaded_blas():
-            unembed: Callable[..., Array] = (ExactContext if self.exact else Context).unembed
-            return unembed(x, self.weights.layers.lm_head)
+            return self._runner.context.unembed(x, self.weights.layers.lm_head)

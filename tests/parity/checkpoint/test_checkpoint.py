@@ -47,7 +47,7 @@ def test_all_problems_are_told_together(folder):
     with pytest.raises(CheckpointError) as error:
         GPT2.from_folder(folder)
     message = str(error.value)
-    assert "ln_f.bias is missing" in message
+    assert "'gpt2np info' lists all problems" in message and "ln_f.bias is missing" in message
     assert "h.0.attn.rotary is unexpected" in message
     assert "h.2.mlp.c_fc.weight has shape (96, 24), expected (24, 96)" in message
     assert "h.1.ln_1.bias has dtype I64, expected one of F64, F32, F16, BF16" in message
@@ -58,12 +58,6 @@ def test_a_pointer_of_git_lfs(folder):
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
     (folder / "model.safetensors").write_text(text)
     with pytest.raises(CheckpointError, match=r"is a Git LFS pointer.* git lfs pull"):
-        GPT2.from_folder(folder)
-
-
-def test_many_problems_are_counted(folder):
-    change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors)[:10]])
-    with pytest.raises(CheckpointError, match="and 4 more"):
         GPT2.from_folder(folder)
 
 
