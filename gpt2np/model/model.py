@@ -47,6 +47,8 @@ class GPT2:
         config: the architecture.
         weights: an immutable mapping from names to read-only arrays. For a model with another
             array, call `GPT2(model.config, {**model.weights, name: array})`.
+        dtype: the dtype of the weights and of every array of the forward pass.
+        weight_dtype: "int8" if the matrices are stored in 8 bits; None if in `dtype`.
         exact: whether passes have the same bits on every machine.
     """
 
@@ -71,13 +73,12 @@ class GPT2:
         is_mapping = isinstance(weights, Mapping)
         check_argument(is_mapping, "weights", weights, "a mapping from names to arrays")
         raise_mmap_threshold()
-        self.config = config
         expected = "None for an exact model" if exact else "None or 'int8'"
         is_possible = weight_dtype is None or (weight_dtype == "int8" and not exact)
         check_argument(is_possible, "weight_dtype", weight_dtype, expected)
-        self.exact = exact
+        self.config, self.weight_dtype, self.exact = config, weight_dtype, exact
         packed = Weights(config, weights, quantize=weight_dtype == "int8", exact=exact)
-        self.weights = packed
+        self.weights, self.dtype = packed, packed.dtype
         context = ExactContext if exact else Context
         self._runner = ModelRunner(
             lambda ctx: gpt2(ctx, packed.layers), config, self.dtype, context
@@ -86,7 +87,8 @@ class GPT2:
         self._folder: Path | None = None
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in ("config", "weights", "exact") and name in self.__dict__:
+        read_only = "config", "weights", "dtype", "weight_dtype", "exact"
+        if name in read_only and name in self.__dict__:
             raise AttributeError(f"{name} is read-only; make a new model: GPT2(config, weights)")
         super().__setattr__(name, value)
 
@@ -160,16 +162,6 @@ class GPT2:
 
     def __repr__(self) -> str:
         return f"<GPT2: {self.summary}>"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the weights and of every array of the forward pass."""
-        return self.weights.dtype
-
-    @property
-    def weight_dtype(self) -> Literal["int8"] | None:
-        """The dtype in which the matrices are stored; None if it is `dtype`."""
-        return "int8" if self.weights.is_quantized else None
 
     @property
     def fingerprint(self) -> str:

@@ -91,7 +91,6 @@ class Weights(Mapping[str, Array]):
     Attributes:
         layers: the weights in the structure of the forward pass; see `prepare`.
         dtype: the dtype of all weights.
-        is_quantized: whether the matrices are packed as int8.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Weights(Mapping[str, Array]):
         """
         given = _checked(config, arrays)
         self.dtype = np.dtype(np.float64) if exact else given[WTE].dtype
-        self.is_quantized = quantize
+        self._is_quantized = quantize
         self._config = config
         self._shapes = {name: array.shape for name, array in given.items()}
         self._layouts = {} if exact else _layouts(config, self._shapes, quantize)
@@ -140,7 +139,7 @@ class Weights(Mapping[str, Array]):
     def _views(self) -> dict[str, PackedMatrix]:
         """Return the matrices in the mapped file; none if one of them must be copied."""
         arrays, matrices = self._unpacked, dict[str, PackedMatrix]()
-        if self.is_quantized or not small_kernels() or not all(map(memory_map, arrays.values())):
+        if self._is_quantized or not small_kernels() or not all(map(memory_map, arrays.values())):
             return {}
         for name, (_, panel_shape) in self._layouts.items():
             kind = UnpackedMatrix if name in _EMBEDDINGS else PackedMatrix
@@ -153,11 +152,11 @@ class Weights(Mapping[str, Array]):
     def _pack(self) -> dict[str, PackedMatrix]:
         """Copy the matrices into panels in one array, for which NumPy requests huge pages."""
         arrays, sizes = self._unpacked, [packed_size(*layout) for layout in self._layouts.values()]
-        buffer = np.empty(sum(sizes), np.int8 if self.is_quantized else self.dtype)
+        buffer = np.empty(sum(sizes), np.int8 if self._is_quantized else self.dtype)
         parts = np.split(buffer, np.cumsum(sizes[:-1]))
         is_copy = not any(isinstance(array, StoredArray) for array in arrays.values())
-        is_fast = self.parameters < _SLOW_SIZE or (is_copy and not self.is_quantized)
-        work, matrices = "quantizing" if self.is_quantized else "loading", {}
+        is_fast = self.parameters < _SLOW_SIZE or (is_copy and not self._is_quantized)
+        work, matrices = "quantizing" if self._is_quantized else "loading", {}
         with progress_bar(self.parameters, work, "parameter", False if is_fast else None) as bar:
             for (name, layout), part in zip(self._layouts.items(), parts, strict=True):
                 matrices[name] = PackedMatrix.in_buffer(part, *layout, self.dtype)
@@ -170,7 +169,7 @@ class Weights(Mapping[str, Array]):
         chunk = CHUNK_COLUMNS if name in _EMBEDDINGS else matrix.shape[1]
         for start in range(0, matrix.shape[1], chunk):
             columns = matrix[:, start : start + chunk]
-            if self.is_quantized and not np.isfinite(columns).all():
+            if self._is_quantized and not np.isfinite(columns).all():
                 raise InvalidArgumentError(
                     f"{name} has NaN or infinity, which int8 can't hold; omit weights='int8'"
                 )

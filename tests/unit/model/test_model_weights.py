@@ -92,7 +92,7 @@ def test_mapped_weights_have_equal_bits_in_each_pass(n, head, tmp_path):
     np.testing.assert_array_equal(model.weights["wte.weight"], given["wte.weight"])
 
 
-@pytest.mark.parametrize("name", ["config", "weights", "exact"])
+@pytest.mark.parametrize("name", ["config", "weights", "dtype", "weight_dtype", "exact"])
 def test_attributes_of_a_model_are_read_only(name):
     config = GPT2Config(vocab_size=67, n_positions=9, n_layer=2, **CONFIGS["odd heads"])
     model = GPT2(config, arrays_of(config, head=False))
