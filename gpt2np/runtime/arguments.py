@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,18 +42,15 @@ def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
 
 
 def check_caches(
-    caches: Sequence[KVCache], sequences: Sequence[IntArray], config: GPT2Config, weights: Any
+    caches: Sequence[KVCache], sequences: Sequence[IntArray], config: GPT2Config, weights: object
 ) -> None:
     """Check that each sequence has its own KV cache, and that its new ids fit the context."""
     is_list = isinstance(caches, Sequence) and all(isinstance(c, KVCache) for c in caches)
     check_argument(is_list, "caches", caches, "a list, one KVCache per sequence, as in [cache]")
     if not len(sequences) == len(caches) == len(set(caches)):
         raise InvalidArgumentError(f"{len(sequences)} sequences need as many caches, all different")
-    for cache in caches:
-        store = cache.store
-        is_own = store.config is config or store.config == config
-        if not (is_own and store.keys.dtype == weights.dtype and cache.is_from(weights)):
-            raise InvalidArgumentError("a cache is another model's; make it by model.new_cache()")
+    if not all(cache.is_from(weights) for cache in caches):
+        raise InvalidArgumentError("a cache is another model's; make it by model.new_cache()")
     for ids, cache in zip(sequences, caches, strict=True):
         if cache.length + ids.size > config.n_positions:
             raise ContextLengthError(

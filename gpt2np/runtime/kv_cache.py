@@ -55,13 +55,13 @@ class KVCache:
     def __init__(
         self, store: KVStore, slot: int = 0, length: int = 0, weights: object = None
     ) -> None:
-        """Take the `length` tokens in a slot of a store; `weights`, if known, computes them."""
+        """Take the `length` tokens in a slot of a store, which a model with `weights` computes."""
         self.length, self.place = length, (store, slot)
         self._weights = None if weights is None else ref(weights)
 
     def is_from(self, weights: object) -> bool:
-        """Tell whether these weights computed the cached tokens; True if that is unknown."""
-        return self._weights is None or self._weights() is weights
+        """Tell whether the cached tokens are computed by the model with these weights."""
+        return self._weights is not None and self._weights() is weights
 
     @property
     def store(self) -> KVStore:
