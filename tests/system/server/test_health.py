@@ -8,14 +8,13 @@ import httpx
 from gpt2np.server import engine
 
 
-def answers(lm, *requests):
+def answers(lm, *requests, timeout=0.2):
     """Send requests to an application in this process, one after the other; return the answers."""
-
     from gpt2np.server.app import Server, create_app
     from gpt2np.server.options import ServerOptions
 
     async def send():
-        app = create_app(Server([lm], ServerOptions(timeout=0.2)))
+        app = create_app(Server([lm], ServerOptions(timeout=timeout)))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             found = []
@@ -33,10 +32,11 @@ COMPLETION = ("POST", "/v1/completions", {"max_tokens": 1})
 
 def test_an_engine_that_makes_no_step_is_noticed(lm, monkeypatch):
     monkeypatch.setattr(engine.AsyncEngine, "_run", lambda self, model: None)
-    before, completion, after = answers(lm, HEALTH, COMPLETION, HEALTH)
+    # In time, the prompt reaches the engine.
+    before, completion, after = answers(lm, HEALTH, COMPLETION, HEALTH, timeout=1)
     assert before.status_code == 200
     assert completion.status_code == 504
-    assert "0.2 seconds" in completion.json()["error"]["message"]
+    assert "1 seconds" in completion.json()["error"]["message"]
     assert after.status_code == 503 and "stuck" in after.json()["error"]["message"]
 
 
@@ -59,4 +59,5 @@ def test_threads_that_cannot_start_are_noticed(lm, monkeypatch):
         completion, health = answers(lm, COMPLETION, HEALTH)
     assert completion.status_code == 500
     assert health.status_code == 503 and "out of threads" in health.json()["error"]["message"]
-    assert [answer.status_code for answer in answers(lm, COMPLETION, HEALTH)] == [200, 200]
+    after = answers(lm, COMPLETION, HEALTH, timeout=60)
+    assert [answer.status_code for answer in after] == [200, 200]

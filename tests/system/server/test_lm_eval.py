@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,13 +13,10 @@ import pytest
 from helpers.paths import CHECKOUT
 from helpers.server import running_server
 
-for package in ("accelerate", "aiohttp", "tenacity", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
-lm_eval = pytest.importorskip("lm_eval")
-TaskManager = pytest.importorskip("lm_eval.tasks").TaskManager
-Instance = pytest.importorskip("lm_eval.api.instance").Instance
-HFLM = pytest.importorskip("lm_eval.models.huggingface").HFLM
-LocalCompletionsAPI = pytest.importorskip("lm_eval.models.openai_completions").LocalCompletionsAPI
+# Each worker of pytest-xdist would take seconds to import them here.
+for package in ("lm_eval", "accelerate", "aiohttp", "tenacity", "uvicorn", "prometheus_client"):
+    if find_spec(package) is None:
+        pytest.skip(f"needs {package}", allow_module_level=True)
 
 FIRST = 200  # index of the first passage
 CONTEXT = 512  # of the bundled model
@@ -54,7 +52,7 @@ def read_records(data, limit):
 
 def write_tasks(folder, records):
     """Write data files, and harness tasks that read them; return the names of the tasks."""
-    harness_tasks = Path(lm_eval.__file__).parent / "tasks"
+    harness_tasks = Path(find_spec("lm_eval").origin).parent / "tasks"
     for name, lines in records.items():
         file = folder / f"{name}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -75,6 +73,9 @@ def write_tasks(folder, records):
 
 def evaluate(model, folder, names):
     """Evaluate the tasks with the harness. Returns the numbers by task and metric."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
     # Without the harness's own tasks, whose 13,000 files take 10 seconds to read.
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     with patch("lm_eval.evaluator.add_env_info"):  # runs commands for three seconds
@@ -91,6 +92,8 @@ def evaluate(model, folder, names):
 
 def greedy_texts(model, prompts):
     """Continue each prompt greedily, up to an empty line or a quotation mark."""
+    from lm_eval.api.instance import Instance
+
     options = {"until": ["\n\n", "“"], "max_gen_toks": 40, "do_sample": False}
     requests = [
         Instance("generate_until", {}, (prompt, dict(options)), i)
@@ -106,6 +109,9 @@ def evaluations(request, data, tmp_path_factory):
 
     The tokenizer is that of transformers with 1 request at a time, else the server's own.
     """
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
     model, records = str(CHECKOUT / "weights"), read_records(data, request.param)
     folder = tmp_path_factory.mktemp("tasks")
     names = write_tasks(folder, records)

@@ -129,7 +129,7 @@ class TestAnswer:
 
     def test_no_row_is_cut_in_a_low_window(self, open_tab):
         tab = open_tab(height=500, reduced_motion="reduce")
-        write(tab, PROMPT)
+        write(tab, PROMPT, max_tokens=2)
         rows = tab.eval_on_selector_all(
             ".machine-bars li",
             """rows => rows.map(r => [r.scrollHeight, r.clientHeight,

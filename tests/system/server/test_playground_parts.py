@@ -154,9 +154,9 @@ class TestSwitchedOff:
     @pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
     def test_texts_stay_in_sight_and_the_table_in_its_place(self, open_tab, width, height):
         """A second press at the same point switches the part on again."""
-        tab = open_tab(width=width, height=height)
-        set_inputs(tab, {"max_tokens": 30})
-        write(tab)
+        tab = open_tab(width=width, height=height, reduced_motion="reduce")
+        write(tab, max_tokens=30)
+        tab.emulate_media(reduced_motion="no-preference")
         tab.click("#off-button")
         cell = tab.locator('.cell[data-part="2,2"]')
         cell.scroll_into_view_if_needed()
@@ -246,18 +246,20 @@ def luminance(color):
 
 def find_part(tab, kind, says="switch it off"):
     """A point of the picture where a part of a kind lies."""
-    box = tab.locator(".machine-canvas").bounding_box()
-    for y in range(int(box["height"]) - 8, int(box["height"]) // 2, -3):
-        for x in range(int(box["width"] * 0.1), int(box["width"] * 0.5), 3):
-            found = tab.evaluate(
-                """([x, y]) => {
-                    const picture = document.querySelector(".machine-picture");
-                    const at = { clientX: x, clientY: y, bubbles: true };
+    return tab.evaluate(
+        """([kind, says]) => {
+            const picture = document.querySelector(".machine-picture");
+            const tip = document.querySelector(".machine-tip");
+            const { x, y, width, height } =
+                document.querySelector(".machine-canvas").getBoundingClientRect();
+            for (let clientY = y + height - 8; clientY > y + height / 2; clientY -= 3)
+                for (let clientX = x + width / 10; clientX < x + width / 2; clientX += 3) {
+                    const at = { clientX, clientY, bubbles: true };
                     picture.dispatchEvent(new PointerEvent("pointermove", at));
-                    return document.querySelector(".machine-tip").textContent;
-                }""",
-                [box["x"] + x, box["y"] + y],
-            )
-            if found.startswith(kind) and says in found:
-                return box["x"] + x, box["y"] + y
-    raise AssertionError(f"no {kind} in the picture")
+                    const found = tip.textContent;
+                    if (found.startsWith(kind) && found.includes(says)) return [clientX, clientY];
+                }
+            throw new Error(`no ${kind} in the picture`);
+        }""",
+        [kind, says],
+    )

@@ -33,6 +33,7 @@ class TestStandards:
 
     def test_by_keyboard_only(self, open_tab):
         tab = open_tab(reduced_motion="reduce")
+        set_inputs(tab, {"max_tokens": 6})
 
         def tab_to(selector, presses=60):
             for _ in range(presses):
