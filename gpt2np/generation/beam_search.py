@@ -135,7 +135,8 @@ def _candidates(
     for beam, row in zip(beams, logits, strict=True):
         logprobs = log_softmax(row).astype(np.float32)
         try:
-            logprobs = request.process(logprobs, beam.ids, beam.constraint)
+            allowed = beam.constraint.allowed() if beam.constraint else None
+            logprobs = request.process(logprobs, beam.ids, allowed)
             rows.append(logprobs + beam.total_logprob)
         except InvalidArgumentError as error:  # other beams may continue
             rows.append(np.full(len(row), -np.inf, np.float32))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,12 +23,9 @@ from numpy.typing import ArrayLike
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.kernels import exact
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array, BoolArray, IntArray
 from gpt2np.model import GPT2, KVCache
 from gpt2np.model.ops import exp_and_row_sums, softmax
-
-if TYPE_CHECKING:
-    from gpt2np.constraints import Constraint
 
 
 def compute_logits(
@@ -86,13 +83,13 @@ def process_logits(
     prompt: Sequence[int],
     generated: Sequence[int],
     eos_token_ids: Collection[int],
-    constraint: Constraint | None = None,
+    allowed: BoolArray | None = None,
 ) -> Array:
-    """Apply bias, penalties and bans of `options`, then the constraint, to logits (V,).
+    """Apply bias, penalties and bans of `options`, then a constraint's mask, to logits (V,).
 
-    `prompt` and `generated` are the token ids so far. Returns the input array itself if there is
-    nothing to apply. `options.bad_words` is not read: the request already has the banned texts in
-    `bad_words_ids`, as ids.
+    `prompt` and `generated` are the token ids so far; `allowed` is (V,). Returns the input array
+    itself if there is nothing to apply. `options.bad_words` is not read: the request already has
+    the banned texts in `bad_words_ids`, as ids.
 
     Raises:
         InvalidArgumentError: options and constraint forbid every next token.
@@ -117,8 +114,8 @@ def process_logits(
         logits = ban(logits, eos_token_ids)
     if is_short and options.stop_token_ids:
         logits = ban(logits, options.stop_token_ids)
-    if constraint:
-        logits = apply_constraint(logits, constraint)
+    if allowed is not None:
+        logits = apply_mask(logits, allowed)
     if logits is not unprocessed and not math.isfinite(logits.max()):
         raise InvalidArgumentError(
             f"after {len(generated)} tokens every token is ruled out; loosen what bans "
@@ -165,9 +162,9 @@ def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]
     return ban(logits, [last for *start, last in words if starts.get(len(start)) == tuple(start)])
 
 
-def apply_constraint(logits: Array, constraint: Constraint) -> Array:
+def apply_mask(logits: Array, allowed: BoolArray) -> Array:
     """Set the logits (V,) of the tokens that a constraint forbids to -inf."""
-    allowed = np.asarray(constraint.allowed())
+    allowed = np.asarray(allowed)
     if allowed.shape != logits.shape or allowed.dtype != bool:
         raise InvalidArgumentError(
             f"allowed() of the constraint returned an array {allowed.shape} of {allowed.dtype}; it "

@@ -41,7 +41,7 @@ from gpt2np.generation.options import (
     option_fields,
 )
 from gpt2np.generation.sampling import TokenLogprob, new_seed
-from gpt2np.kernels.array import Array, as_list, real_array
+from gpt2np.kernels.array import Array, BoolArray, as_list, real_array
 from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.context import Chain, Hook, as_chain
 from gpt2np.tokenizer import Tokenizer
@@ -164,10 +164,8 @@ class Request:
     index: int = 0
     n_healed: int = 0
 
-    def process(
-        self, logits: Array, new_ids: Sequence[int], constraint: Constraint | None
-    ) -> Array:
-        """Apply the options, a constraint and the caller's logits processors to logits (V,).
+    def process(self, logits: Array, new_ids: Sequence[int], allowed: BoolArray | None) -> Array:
+        """Apply the options, a constraint's mask and the caller's logits processors to logits (V,).
 
         The logits follow the prompt and `new_ids`.
 
@@ -176,7 +174,7 @@ class Request:
                 logits of the allowed tokens have NaN or +inf, or are all -inf.
         """
         ends = self.eos_token_ids
-        logits = process_logits(logits, self.options, self.ids, new_ids, ends, constraint)
+        logits = process_logits(logits, self.options, self.ids, new_ids, ends, allowed)
         if not self.callbacks.logits_processor:
             return logits
         is_forbidden = np.isneginf(logits)
@@ -338,7 +336,7 @@ def _constraint(
 
     # A stop id that is text, such as "\n", may appear in a match; like a stop string, it then wins.
     special_stops = {*options.stop_token_ids} & {*lm.tokenizer.special_tokens.values()}
-    ends = lm.eos_token_ids | special_stops
+    ends = frozenset(lm.eos_token_ids | special_stops)
     with errors_about(next(name for name, value in given.items() if value)):
         return text_constraint(lm.tokenizer, lm.model.config.vocab_size, ends, **given)
 

@@ -157,17 +157,24 @@ class Scheduler:
         return [*finished, *self._remove_finished()]
 
     def _in_turns(self) -> list[RunningSequence]:
-        """Return the running sequences, and of those that took long alone as many as a step may."""
-        quick = [s for s in self.running if s.own_seconds <= _OWN_SECONDS / 10]
-        slow = [s for s in self.running if s.own_seconds > _OWN_SECONDS / 10]
-        slow.sort(key=_last_token_time)  # the one that waits longest first
-        ready = {id(s) for s in quick if _prepare(s, _OWN_SECONDS / 10)}
+        """Return the running sequences; of those that take long alone, as many as a step may."""
+        ready: set[int] = set()
         total = 0.0
-        for sequence in slow:
-            if total < _OWN_SECONDS:
-                if _prepare(sequence, _OWN_SECONDS / 2):
-                    ready.add(id(sequence))
-                total += sequence.own_seconds
+        for sequence in sorted(self.running, key=_last_token_time):  # the longest wait first
+            is_slow = sequence.own_seconds > _OWN_SECONDS / 10
+            if total > _OWN_SECONDS and (sequence.constraint or is_slow):
+                continue
+            start = time.perf_counter()
+            try:
+                sequence.prepare_mask()
+            except Exception as error:  # the pattern is too large; the other sequences go on
+                sequence.interrupt(error)
+                continue
+            seconds = time.perf_counter() - start
+            if sequence.constraint and max(seconds, sequence.own_seconds) > _OWN_SECONDS / 10:
+                sequence.drafter = None  # the masks after draft tokens are computed in the pass
+            total += seconds + sequence.own_seconds
+            ready.add(id(sequence))
         return [sequence for sequence in self.running if id(sequence) in ready]
 
     def _run(self, group: Sequence[RunningSequence], n_left: int) -> int:
@@ -297,20 +304,6 @@ class Scheduler:
 
 def _last_token_time(sequence: RunningSequence) -> float:
     return sequence.started + sequence.seconds
-
-
-def _prepare(sequence: RunningSequence, seconds: float) -> bool:
-    """Compute a part of the next mask; return whether the sequence can take part in a pass."""
-    start, prepare = time.perf_counter(), getattr(sequence.constraint, "prepare", None)
-    try:
-        is_ready = not prepare or prepare(seconds)
-    except Exception as error:  # the pattern is too large; the other sequences go on
-        sequence.interrupt(error)
-        return False
-    if not is_ready:
-        sequence.own_seconds = time.perf_counter() - start
-        sequence.drafter = None  # the masks after draft tokens would be computed at once
-    return is_ready
 
 
 def _sort_by_slot(

@@ -15,7 +15,7 @@ from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.request import GeneratedToken, Request
 from gpt2np.generation.sampling import RandomGenerator, TokenLogprob, next_id, token_logprob
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.model import GPT2
 from gpt2np.runtime.arguments import check_ids, check_prompt_length
 
@@ -60,6 +60,7 @@ class RunningSequence:
         self.rng = RandomGenerator(options.seed)
         self.deadline = time.monotonic() + (options.max_time or math.inf)
         self.constraint: Constraint | None = request.constraint
+        self.mask: BoolArray | None = None  # of the next token, once it is computed
         self.detokenizer = new_detokenizer(request)
         self.drafter = request.draft_source.start() if request.draft_source else None
 
@@ -158,9 +159,15 @@ class RunningSequence:
         rows = logits[: len(targets)]
         self.prompt_logprobs += map(token_logprob, rows, targets, repeat(top))
 
+    def prepare_mask(self) -> None:
+        """Compute the constraint's mask of the next token, which may take long."""
+        if self.constraint and self.mask is None:
+            self.mask = self.constraint.allowed()
+
     def choose(self, logits: Array) -> int:
         """Select the next token id from logits (V,). Raises the same errors as `accept`."""
-        logits = self.request.process(logits, self.ids, self.constraint)
+        self.prepare_mask()
+        logits = self.request.process(logits, self.ids, self.mask)
         return next_id(logits, self.request.options, partial(self.rng.number, len(self.ids)))
 
     def append(self, token_id: int, logits: Array) -> None:
@@ -170,7 +177,7 @@ class RunningSequence:
         if options.logprobs is not None or on_token:
             logprob = token_logprob(logits, token_id, options.logprobs or 0)
         if self.constraint:
-            self.constraint = self.constraint.advance(token_id)
+            self.constraint, self.mask = self.constraint.advance(token_id), None
         self.detokenizer.push(token_id)
         reason = self._finish_reason_after(token_id, logits)
         if reason and self.detokenizer.finish():
