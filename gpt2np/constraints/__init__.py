@@ -4,9 +4,9 @@
     json_schema   compiles a JSON Schema to a syntax tree
     json_text     syntax trees of strings, numbers, arrays and objects
     characters    sets of characters and their UTF-8 encodings
-    automaton     compiles a syntax tree to an automaton over bytes, on demand
+    automaton     compiles a syntax tree to an automaton over bytes, on demand; counts the tokens
+                  to a match
     trie          holds the prefix tree of the vocabulary
-    distances     counts the tokens to a match
     token_mask    Constraint; computes which token ids may come next
 
 A token may end inside a character or a word, so the automaton reads bytes. A token is allowed if

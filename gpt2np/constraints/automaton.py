@@ -1,26 +1,29 @@
 """Compilation of syntax trees to automata over bytes, on demand.
 
-A tree becomes a nondeterministic automaton (NFA) over characters (Thompson 1968). The subset
-construction (Rabin and Scott 1959) turns the NFA into a deterministic automaton (DFA) over bytes.
-Each DFA state is a set of readings. A reading is a pair: a node of `ByteNodes`, which is a position
-within the next character's bytes, and the NFA state after that character. A match can be reached
-from every DFA state but DEAD.
+A tree is a nondeterministic automaton (NFA) over characters. A state of the NFA is a continuation:
+what is left of a subtree, and what follows the subtree (as in Thompson 1968, but made when a text
+leads there). The subset construction (Rabin and Scott 1959) turns the NFA into a deterministic
+automaton (DFA) over bytes. Each DFA state is a set of readings. A reading is a pair: a node, which
+is a position within the next character's bytes, and the continuation after that character. A match
+can be reached from every DFA state but DEAD.
 """
 
 from __future__ import annotations
 
 import math
-import time
+import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import pairwise
-from threading import Lock
+from threading import RLock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.constraints.characters import END, ByteNodes, Ranges
+from gpt2np.constraints.characters import END, Node
 from gpt2np.constraints.syntax import (
+    EMPTY,
     Alternation,
     CharacterClass,
     Concatenation,
@@ -29,200 +32,241 @@ from gpt2np.constraints.syntax import (
     WorkCounter,
 )
 
-Reading = tuple[int, int]
-"""(node of ByteNodes, CharacterAutomaton state after the character)."""
+
+@dataclass(frozen=True, eq=False)
+class Continuation:
+    """A text that must follow: the rest of a tree, and `then` what follows the tree.
+
+    Attributes:
+        n_read: how many parts of a repetition were read; 0 for other trees.
+        then: None at the end of the text.
+        n_bytes: the fewest bytes to a match; infinity if there is no match.
+    """
+
+    tree: Tree
+    n_read: int
+    then: Continuation | None
+    n_bytes: float
+
+
+Reading = tuple[Node, Continuation]
+"""(position in the next character's bytes, what follows the character)."""
 
 DEAD = 0
 """The ByteAutomaton state from which no match can be reached."""
 
-# Units of work, see MAX_WORK: 50,000 states over characters, or 10,000 readings of 1,000 states.
-_CHARACTER_STATE = 200
-_CLOSED_STATE = 30
+# Units of work, see MAX_WORK: 50,000 continuations, or 100 readings of 2,000 states.
+_CONTINUATION = 60
+_FOLLOWED = 20
 _STATE = 500  # for the row of targets
 _READING = 10
+_EDGE = 20
 
-_MATCH = 0
 _UNKNOWN = -1
+_MATCH = Continuation(EMPTY, 0, None, 0)
 MATCHED: Reading = (END, _MATCH)
 """The reading that marks a state in which the text may end."""
-
-
-class CharacterAutomaton:
-    """A nondeterministic automaton (NFA) over characters, built from a regex's syntax tree.
-
-    Raises PatternTooLargeError if the tree is too large.
-    """
-
-    def __init__(self, tree: Tree) -> None:
-        self._work, self._closed = WorkCounter(), WorkCounter()
-        self.nodes = ByteNodes()  # shared by all sets of characters
-        self.epsilon: list[tuple[int, ...]] = [()]  # state → states reached without reading
-        self.reads: list[tuple[Reading, ...]] = [()]  # state → readings of the next character
-        self._roots: dict[Ranges, int] = {}
-        self._readings: dict[int, frozenset[Reading]] = {}
-        self._added: dict[tuple[int, int], int] = {}  # id of a tree, target → first state
-        self.start = self._add_tree(tree, _MATCH)
-        self._added.clear()  # the trees may not outlive this call
-        self._live = self._find_live()
-
-    def readings(self, state: int) -> frozenset[Reading]:
-        """Return the ways to read one character from a state, and MATCHED if the text may end.
-
-        Raises PatternTooLargeError if too many consecutive parts may be empty.
-        """
-        if state not in self._readings:
-            closure = _closure(state, self.epsilon)
-            self._closed.add(_CLOSED_STATE * len(closure))
-            matched = {MATCHED} if _MATCH in closure else set()
-            reads = (self.reads[s] for s in closure & self._live)
-            self._readings[state] = frozenset(matched.union(*reads))
-        return self._readings[state]
-
-    def _find_live(self) -> set[int]:
-        """Return the states from which _MATCH can be reached."""
-        sources: list[list[int]] = [[] for _ in self.epsilon]
-        for state, (epsilon, reads) in enumerate(zip(self.epsilon, self.reads, strict=True)):
-            for target in (*epsilon, *(then for _, then in reads)):
-                sources[target].append(state)
-        return _closure(_MATCH, sources)
-
-    def _add_tree(self, tree: Tree, target: int) -> int:
-        """Return the first of the states that match `tree` and lead to the state `target`.
-
-        New states are added once for a tree and a target, so parts of a tree can share them.
-        """
-        key = id(tree), target
-        if key not in self._added:
-            self._added[key] = self._new_states(tree, target)
-        return self._added[key]
-
-    def _new_states(self, tree: Tree, target: int) -> int:
-        if isinstance(tree, CharacterClass):
-            characters = tree.characters
-            return self._add_state((), ((self._root(characters), target),) if characters else ())
-        if isinstance(tree, Concatenation):
-            for part in reversed(tree.parts):
-                target = self._add_tree(part, target)
-            return target
-        if isinstance(tree, Alternation):
-            return self._add_state([self._add_tree(branch, target) for branch in tree.branches])
-        return self._add_repetition(tree, target)
-
-    def _root(self, characters: Ranges) -> int:
-        """Return the node before a character of a set that is not empty."""
-        if characters not in self._roots:
-            self._roots[characters] = self.nodes.root(characters)
-        return self._roots[characters]
-
-    def _add_repetition(self, tree: Repetition, target: int) -> int:
-        if tree.most is None:
-            loop = self._add_state(())
-            self.epsilon[loop] = self._add_tree(tree.part, loop), target
-            target = loop
-        else:
-            end = target
-            for _ in range(tree.most - tree.least):
-                target = self._add_state((self._add_tree(tree.part, target), end))
-        for _ in range(tree.least):
-            if (state := self._add_tree(tree.part, target)) == target:
-                break  # the part matches only the empty text
-            target = state
-        return target
-
-    def _add_state(self, epsilon: Iterable[int], reads: tuple[Reading, ...] = ()) -> int:
-        self._work.add(_CHARACTER_STATE)
-        self.epsilon.append(tuple(epsilon))
-        self.reads.append(reads)
-        return len(self.epsilon) - 1
-
-
-def _closure(start: int, targets: Sequence[Iterable[int]]) -> set[int]:
-    """Return `start` and all states reached from it; targets[s] lists the successors of state s."""
-    reached, stack = {start}, [start]
-    while stack:
-        new = set(targets[stack.pop()]) - reached
-        reached |= new
-        stack += new
-    return reached
 
 
 class ByteAutomaton:
     """A deterministic automaton over bytes; safe to share between threads.
 
     Attributes:
-        characters: the source NFA, over characters.
         start: the state before the first byte; DEAD if no text matches.
+        readings: the set of NFA positions (readings) that each state stands for.
     """
 
-    def __init__(self, characters: CharacterAutomaton) -> None:
-        self.characters = characters
-        self._readings: list[frozenset[Reading]] = []
+    def __init__(self, tree: Tree, n_bytes: dict[int, float] | None = None) -> None:
+        self._tree = tree
+        self._n_bytes = n_bytes or _fewest_bytes_of_all(tree)  # id of a subtree → bytes
+        self._continuations: dict[tuple[int, int, Continuation], Continuation] = {}
+        self._read: dict[Continuation, tuple[Reading, ...]] = {}
+        self.readings: list[frozenset[Reading]] = []
         self._states: dict[frozenset[Reading], int] = {}
         self._targets = np.zeros((16, 256), np.int32)  # state, byte → state
-        self._lock = Lock()
+        self._lock = RLock()
         self._work = WorkCounter()
-        self._state(frozenset())  # DEAD
-        self.start = self._state(self.characters.readings(self.characters.start))
+        self.state(frozenset())  # DEAD
+        start = self._continuation(tree, _MATCH)
+        self.start = self.state(frozenset(self.read(start) if start.n_bytes < math.inf else ()))
 
-    @classmethod
-    def of(cls, tree: Tree) -> ByteAutomaton:
-        """Compile a regex's syntax tree to an automaton over bytes."""
-        return cls(CharacterAutomaton(tree))
+    def fresh(self) -> ByteAutomaton:
+        """Return an automaton of the same tree without the states that were computed."""
+        return ByteAutomaton(self._tree, self._n_bytes)
 
-    def readings(self, state: int) -> frozenset[Reading]:
-        """Return the set of NFA positions (readings) that a state of this automaton stands for."""
-        return self._readings[state]
-
-    def state(self, readings: frozenset[Reading]) -> int:
-        """Return the number of the state for a set of NFA positions; a new set gets a new state."""
-        with self._lock:
-            return self._state(readings)
-
-    def after(self, state: int, data: bytes) -> int:
-        """Return the state that is reached from `state` by the bytes `data`."""
-        for byte in data:
-            state = int(self.step(np.array([state]), np.array([byte]))[0])
-        return state
-
-    def step(
-        self, states: NDArray[np.int32], data: NDArray[np.uint8], deadline: float = math.inf
-    ) -> NDArray[np.int32]:
+    def step(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Return the state after states[i] reads the byte data[i], for each i. Returns (n,).
 
-        Raises PatternTooLargeError if the automaton is too large, and TimeoutError at a `deadline`
-        of `time.perf_counter()`; a later call goes on from the states that were computed.
+        Raises PatternTooLargeError if the automaton is too large.
         """
         is_unknown = self._targets[states, data] == _UNKNOWN
         for state in np.unique(states[is_unknown]).tolist():
             with self._lock:
                 self._compute_targets(state)
-            if time.perf_counter() > deadline:
-                raise TimeoutError
         return self._targets[states, data]
+
+    def read(self, start: Continuation) -> tuple[Reading, ...]:
+        """Return the ways to read one character of a continuation, and MATCHED if it may be empty.
+
+        Raises PatternTooLargeError if too many consecutive parts may be empty.
+        """
+        if start not in self._read:
+            found: dict[Reading, None] = {}  # a set in an order that is always the same
+            reached, stack = {start}, [start]
+            while stack:
+                continuation = stack.pop()
+                if continuation.then is None:
+                    found[MATCHED] = None
+                elif isinstance(continuation.tree, CharacterClass):
+                    found[continuation.tree.node, continuation.then] = None
+                else:
+                    tree, n_read, then = continuation.tree, continuation.n_read, continuation.then
+                    following = self._follow(tree, n_read, then)
+                    new = {c: None for c in following if c.n_bytes < math.inf and c not in reached}
+                    reached.update(new)
+                    stack += new
+            self._work.add(_FOLLOWED * len(reached))
+            self._read[start] = tuple(found)
+        return self._read[start]
+
+    def _follow(
+        self, tree: Concatenation | Alternation | Repetition, n_read: int, then: Continuation
+    ) -> list[Continuation]:
+        """Return what a continuation stands for, one level of its tree deeper."""
+        if isinstance(tree, Alternation):
+            return [self._continuation(part, then) for part in tree.parts]
+        if isinstance(tree, Concatenation):
+            for part in reversed(tree.parts):
+                then = self._continuation(part, then)
+            return [then]
+        found = [then] if n_read >= tree.least else []
+        if n_read != tree.most:
+            n_read = min(n_read + 1, tree.least) if tree.most is None else n_read + 1
+            is_last = n_read == tree.most
+            after = then if is_last else self._continuation(tree, then, n_read)
+            found.append(self._continuation(tree.part, after))
+        return found
+
+    def _continuation(self, tree: Tree, then: Continuation, n_read: int = 0) -> Continuation:
+        key = id(tree), n_read, then
+        if key not in self._continuations:
+            self._work.add(_CONTINUATION)
+            n_bytes = _fewest_bytes(tree, self._n_bytes, n_read) + then.n_bytes
+            self._continuations.setdefault(key, Continuation(tree, n_read, then, n_bytes))
+        return self._continuations[key]
 
     def _compute_targets(self, state: int) -> None:
         """Fill the transition table's row of a state: the next state for every byte."""
-        readings, nodes = self._readings[state], self.characters.nodes
-        edges = [(a, b, to, then) for node, then in readings for a, b, to in nodes.edges[node]]
+        edges = [(*edge, then) for node, then in self.readings[state] for edge in node.edges]
+        self._work.add(_EDGE * len(edges))
         borders = sorted({0, 256, *(edge[0] for edge in edges), *(edge[1] + 1 for edge in edges)})
         reached: list[set[Reading]] = [set() for _ in borders[1:]]  # for the bytes between borders
         for low, high, to, then in edges:
-            new = self.characters.readings(then) if to == END else {(to, then)}
+            new = self.read(then) if to is END else ((to, then),)
             between = reached[bisect_left(borders, low) : bisect_left(borders, high + 1)]
             self._work.add(len(new) * len(between))
             for merged in between:
-                merged |= new
+                merged.update(new)
         for (low, high), merged in zip(pairwise(borders), reached, strict=True):
-            self._targets[state, low:high] = self._state(frozenset(merged))
+            self._targets[state, low:high] = self.state(frozenset(merged))
 
-    def _state(self, readings: frozenset[Reading]) -> int:
-        if readings in self._states:
-            return self._states[readings]
-        state = len(self._readings)
-        self._work.add(_STATE + _READING * len(readings))
-        if state == len(self._targets):
-            self._targets = np.concatenate([self._targets, np.zeros_like(self._targets)])
-        self._targets[state] = _UNKNOWN if readings else DEAD
-        self._readings.append(readings)
-        self._states[readings] = state
-        return state
+    def state(self, readings: frozenset[Reading]) -> int:
+        """Return the number of the state for a set of NFA positions; a new set gets a new state."""
+        with self._lock:
+            if readings in self._states:
+                return self._states[readings]
+            state = len(self.readings)
+            self._work.add(_STATE + _READING * len(readings))
+            if state == len(self._targets):
+                self._targets = np.concatenate([self._targets, np.zeros_like(self._targets)])
+            self._targets[state] = _UNKNOWN if readings else DEAD
+            self.readings.append(readings)
+            self._states[readings] = state
+            return state
+
+
+def _fewest_bytes_of_all(tree: Tree) -> dict[int, float]:
+    """Return the fewest bytes that each subtree matches, by its id; a tree may contain itself."""
+    subtrees: dict[int, Tree] = {}
+    stack = [tree]
+    while stack:
+        subtree = stack.pop()
+        if id(subtree) not in subtrees:
+            subtrees[id(subtree)] = subtree
+            stack += () if isinstance(subtree, CharacterClass) else subtree.parts
+    n_bytes = dict.fromkeys(subtrees, math.inf)
+    before: dict[int, float] = {}
+    while before != n_bytes:  # at most once for each level of the text with the fewest bytes
+        before = dict(n_bytes)
+        for key, subtree in reversed(subtrees.items()):
+            n_bytes[key] = _fewest_bytes(subtree, n_bytes)
+    return n_bytes
+
+
+def _fewest_bytes(tree: Tree, n_bytes: dict[int, float], n_read: int = 0) -> float:
+    """Return the fewest bytes that a tree matches after `n_read` repetitions were read."""
+    if isinstance(tree, CharacterClass):
+        return tree.node.n_bytes
+    sizes = [n_bytes[id(part)] for part in tree.parts]
+    if isinstance(tree, Alternation):
+        return min(sizes, default=math.inf)
+    if isinstance(tree, Concatenation):
+        return sum(sizes)
+    n_left = tree.least - n_read
+    return n_left * sizes[0] if n_left > 0 else 0
+
+
+class TokenDistances:
+    """The distance of each reading to a match: how many tokens of text can follow until a match.
+
+    A state is a set of readings, so its distance is the minimum over its readings. There are at
+    most as many readings as the pattern has bytes; the number of states may be exponential.
+
+    The distance is an upper bound: the number of tokens of one match with the fewest bytes. Each
+    byte has a token, so there is a token that reduces the distance by one.
+    """
+
+    def __init__(
+        self, automaton: ByteAutomaton, tokens: Collection[bytes], prefixes: Collection[bytes]
+    ) -> None:
+        """Count in `tokens`, all of whose beginnings are `prefixes`."""
+        self.automaton = automaton
+        self._tokens, self._prefixes = tokens, prefixes
+        self._distances: dict[Reading, int] = {MATCHED: 0}
+        self._steps: dict[Reading, tuple[int, Reading]] = {}
+
+    def __call__(self, reading: Reading) -> int:
+        way, next_reading = [], reading
+        while next_reading not in self._distances:
+            way.append(next_reading)
+            self._steps[next_reading] = self._step(next_reading)
+            _, next_reading = self._steps[next_reading]
+        for next_reading in reversed(way):
+            self._distances[next_reading] = 1 + self._least_after_token(next_reading)
+        return self._distances[reading]
+
+    def _step(self, reading: Reading) -> tuple[int, Reading]:
+        """Return the next byte of a match with the fewest bytes, and the reading after it."""
+        node, then = reading
+        byte, _, node = min(node.edges, key=lambda edge: edge[2].n_bytes)
+        if node is not END:
+            return byte, (node, then)
+        return byte, min(self.automaton.read(then), key=_bytes_left)
+
+    def _least_after_token(self, reading: Reading) -> int:
+        """Return the least distance after one token on the way from a reading."""
+        least, data = sys.maxsize, b""
+        while reading != MATCHED:
+            byte, reading = self._steps[reading]
+            data += bytes([byte])
+            if data not in self._prefixes:
+                break
+            if data in self._tokens:
+                least = min(least, self._distances[reading])
+        return least
+
+
+def _bytes_left(reading: Reading) -> float:
+    """Return the fewest bytes from a reading to a match."""
+    node, then = reading
+    return node.n_bytes + then.n_bytes

@@ -4,19 +4,16 @@ A set is a sorted tuple of ranges (first code point, last code point). Ranges ne
 overlap. Surrogates, U+D800 to U+DFFF, are in no set, because UTF-8 can't encode surrogates.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import regex
 
 Ranges = tuple[tuple[int, int], ...]
-
-Edge = tuple[int, int, int]
-"""Edge between nodes for a range of bytes: (first byte, last byte, next node)."""
-
-END = 0
-"""The node after the last byte of a character."""
 
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
@@ -44,11 +41,6 @@ def complement(characters: Ranges) -> Ranges:
     return character_set((a, b) for a, b in zip(starts, ends, strict=True) if a <= b)
 
 
-def intersection(a: Ranges, b: Ranges) -> Ranges:
-    """Return the set of the characters that are in both sets."""
-    return complement(character_set([*complement(a), *complement(b)]))
-
-
 @lru_cache(maxsize=64)
 def characters_of(escape: str) -> Ranges:
     r"""Return the characters that an escape such as \w or \p{Greek} matches in the `regex` package.
@@ -64,59 +56,72 @@ def _all_characters() -> str:
     return "".join(map(chr, range(_LAST + 1)))
 
 
-@dataclass
-class ByteNodes:
-    """A graph of automata, each of which reads one character of a set, byte by byte.
+def split(low: int, high: int, unit: int) -> list[tuple[int, int, int, int]]:
+    """Split the integers from `low` to `high` into ranges of quotients and remainders by `unit`.
+
+    Returns ranges (first, last, least, most): each quotient from `first` to `last` with each
+    remainder from `least` to `most`.
+    """
+    if low > high:
+        return []
+    (first, least), (last, most) = divmod(low, unit), divmod(high, unit)
+    if first < last and least > 0:
+        border = (first + 1) * unit
+    elif first < last and most < unit - 1:
+        border = last * unit
+    else:
+        return [(first, last, least, most)]
+    return [*split(low, border - 1, unit), *split(border, high, unit)]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A place within the UTF-8 bytes of a character.
 
     Attributes:
-        edges: the sorted edges of each node. Automata share nodes with equal edges.
+        edges: sorted ranges of the bytes that may follow, as (first byte, last byte, next node).
+        n_bytes: the fewest bytes to the end of a character; infinity if no byte may follow.
     """
 
-    edges: list[tuple[Edge, ...]] = field(default_factory=lambda: [()])
-    _nodes: dict[tuple[Edge, ...], int] = field(default_factory=dict)
+    edges: tuple[tuple[int, int, Node], ...]
+    n_bytes: float
 
-    def root(self, characters: Ranges) -> int:
-        """Return the start node of the automaton for a set of characters that is not empty."""
-        edges: list[Edge] = []
-        for n_continuation in range(4):  # number of bytes after the first
-            low, high = _FIRST_CODES[n_continuation], _FIRST_CODES[n_continuation + 1] - 1
-            codes = [(max(a, low), min(b, high)) for a, b in characters if a <= high and b >= low]
-            lead = _LEAD_BITS[n_continuation]
-            edges += [(a + lead, b + lead, to) for a, b, to in self._edges(codes, n_continuation)]
-        return self._node(edges)
 
-    def _edges(self, codes: Sequence[tuple[int, int]], n_continuation: int) -> list[Edge]:
-        """Return edges for the first of `n_continuation` + 1 UTF-8 bytes that encode `codes`.
+END = Node((), 0)
+"""The node after the last byte of a character."""
 
-        Marker bits are not included. Values share an edge if any continuation bytes may follow.
-        """
-        if n_continuation == 0:
-            return [(a, b, END) for a, b in codes]
-        size = 64**n_continuation
-        edges: list[Edge] = []
-        partial: dict[int, list[tuple[int, int]]] = {}  # upper bits → ranges of lower bits
-        for a, b in codes:
-            while a <= b:
-                upper, lower = divmod(a, size)
-                n_whole = (b + 1 - a) // size if lower == 0 else 0
-                if n_whole:
-                    tail = self._tail([(0, size - 1)], n_continuation)
-                    edges.append((upper, upper + n_whole - 1, tail))
-                    a += n_whole * size
-                else:
-                    end = min(b, (upper + 1) * size - 1)
-                    partial.setdefault(upper, []).append((lower, end - upper * size))
-                    a = end + 1
-        edges += [(upper, upper, self._tail(c, n_continuation)) for upper, c in partial.items()]
-        return sorted(edges)
 
-    def _tail(self, codes: Sequence[tuple[int, int]], n_continuation: int) -> int:
-        edges = self._edges(codes, n_continuation - 1)
-        return self._node([(a + 0x80, b + 0x80, to) for a, b, to in edges])
+@lru_cache(256)
+def first_node(characters: Ranges) -> Node:
+    """Return the node before the first byte of a character of a set."""
+    edges: list[tuple[int, int, Node]] = []
+    for n_continuation in range(4):  # number of bytes after the first
+        low, high = _FIRST_CODES[n_continuation], _FIRST_CODES[n_continuation + 1] - 1
+        codes = [(max(a, low), min(b, high)) for a, b in characters if a <= high and b >= low]
+        lead = _LEAD_BITS[n_continuation]
+        edges += [(a + lead, b + lead, to) for a, b, to in _edges(codes, n_continuation)]
+    return _node(tuple(edges))
 
-    def _node(self, edges: list[Edge]) -> int:
-        key = tuple(edges)
-        if key not in self._nodes:
-            self._nodes[key] = len(self.edges)
-            self.edges.append(key)
-        return self._nodes[key]
+
+def _edges(codes: Sequence[tuple[int, int]], n_continuation: int) -> list[tuple[int, int, Node]]:
+    """Return edges for the first of `n_continuation` + 1 UTF-8 bytes that encode `codes`.
+
+    Marker bits are not included. Values share an edge if any continuation bytes may follow.
+    """
+    if n_continuation == 0:
+        return [(a, b, END) for a, b in codes]
+    tails: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for low, high in codes:
+        for first, last, least, most in split(low, high, 64**n_continuation):
+            tails.setdefault((first, last), []).append((least, most))
+    return [(*upper, _tail(lower, n_continuation)) for upper, lower in sorted(tails.items())]
+
+
+def _tail(codes: Sequence[tuple[int, int]], n_continuation: int) -> Node:
+    edges = _edges(codes, n_continuation - 1)
+    return _node(tuple((a + 0x80, b + 0x80, to) for a, b, to in edges))
+
+
+@lru_cache(1 << 14)  # characters and sets share nodes
+def _node(edges: tuple[tuple[int, int, Node], ...]) -> Node:
+    return Node(edges, min((1 + to.n_bytes for _, _, to in edges), default=math.inf))

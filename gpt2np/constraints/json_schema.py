@@ -5,35 +5,29 @@ ignores the keyword could be invalid. Some valid texts are never generated:
 
 - Texts with white space, or with properties in another order than in `properties`.
 - Objects with further properties, except if the schema has neither `properties` nor `required`.
-- Values below `depth` levels of arrays and objects where the schema allows any value, and below
-  `depth` references of a schema to itself.
 - Numbers with more than MAX_DIGITS digits before or after the point. If the schema has bounds, this
   limit applies to all digits together.
 - Without `type`: values of types that no keyword of the schema is about.
-
-A `maxLength` or `maxItems` from _MAX_BOUND on is ignored, because no context holds such a text.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
-from itertools import chain, combinations, product
+from itertools import chain, combinations, product, starmap
 from typing import Any
 from urllib.parse import unquote
 
 from gpt2np.constraints import json_text
-from gpt2np.constraints.json_text import NOTHING, any_value, either
-from gpt2np.constraints.syntax import ANYTHING, Repetition, Tree, WorkCounter, parse
-from gpt2np.errors import InvalidArgumentError, is_integer, short_repr
-from gpt2np.options import is_number
+from gpt2np.constraints.json_text import NOTHING, either
+from gpt2np.constraints.syntax import ANYTHING, Alternation, Repetition, Tree, WorkCounter, parse
+from gpt2np.errors import InvalidArgumentError, short_repr
 
-_SUBSCHEMA = 1000  # units of work, each time that references lead to it
-_MAX_BOUND = 50_000  # a larger bound is dropped: texts of a context are shorter
+_SUBSCHEMA = 300  # units of work, each time that references lead to it
+_MAX_LEAST = 10_000  # characters or items that a value must have: a context holds fewer
 
 _ANNOTATIONS = {
     *("$schema", "$comment", "$defs", "definitions", "title", "description", "default"),
@@ -51,25 +45,13 @@ _TYPE_OF = {  # keyword → the type of the values that it is about
     **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
 }
 
-_Check = tuple[Callable[[Any], object], str]
-_COUNT: _Check = lambda x: is_integer(x) and x >= 0, "an integer from 0"
-_NUMBER: _Check = is_number, "a number"
-_TEXT: _Check = lambda x: isinstance(x, str), "a text"
-_LIST: _Check = lambda x: isinstance(x, list) and x, "a list that is not empty"
-_TEXTS: _Check = lambda x: isinstance(x, list) and all(isinstance(t, str) for t in x), "texts"
-_ANYTHING: _Check = lambda x: True, ""
-_CHECKS: dict[str, _Check] = {
-    "type": (
-        lambda x: x and all(isinstance(t, str) and t in _TYPES for t in _as_list(x)),
-        f"one of {', '.join(_TYPES)}, or a list of them",
-    ),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _COUNT),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
-    **dict.fromkeys(("pattern", "$ref", "format"), _TEXT),
-    **dict.fromkeys(("enum", "allOf", "anyOf", "oneOf"), _LIST),
-    "required": _TEXTS,
-    "properties": (lambda x: isinstance(x, dict), "an object"),
-    **dict.fromkeys(("const", "items", "additionalProperties"), _ANYTHING),
+_KEYWORDS: dict[str, str | None] = {  # supported keyword → type of its value
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), "integer"),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), "number"),
+    **dict.fromkeys(("pattern", "$ref", "format"), "string"),
+    **dict.fromkeys(("enum", "allOf", "anyOf", "oneOf", "required"), "array"),
+    "properties": "object",
+    **dict.fromkeys(("type", "const", "items", "additionalProperties"), None),
 }
 
 _LABEL = "[a-z0-9]{1,15}(?:-[a-z0-9]{1,15}){0,2}"
@@ -104,69 +86,66 @@ _Keywords = dict[str, Any]
 
 @dataclass(frozen=True)
 class _Part:
-    """A subschema, its JSON pointer, and the references that lead to it."""
+    """A subschema and its JSON pointer."""
 
     schema: Any
     path: str
-    refs: tuple[str, ...] = ()
 
     def __getitem__(self, key: str | int) -> _Part:
         escaped = str(key).replace("~", "~0").replace("/", "~1")
-        return replace(self, schema=self.schema[key], path=f"{self.path}/{escaped}")
+        return _Part(self.schema[key], f"{self.path}/{escaped}")
 
     def all(self, keyword: str) -> list[_Part]:
         """Return the entries of a list."""
         return [self[keyword][i] for i in range(len(self.schema.get(keyword, ())))]
 
 
-def schema_tree(schema: object, depth: int) -> tuple[Tree, bool]:
-    """Compile a JSON Schema to a tree; for `depth`, see above.
-
-    Returns the tree, and whether a larger depth would allow more texts.
+def schema_tree(schema: object) -> Tree:
+    """Compile a JSON Schema to a tree, which contains itself if the schema does.
 
     Raises:
         InvalidArgumentError: the schema is malformed or not supported.
         PatternTooLargeError: the schema is too large.
     """
     try:
-        compiler = _Compiler(schema, depth)
-        return compiler.tree([_Part(schema, "#")]), compiler.is_cut
+        return _Compiler(_Part(schema, "#")).tree
     except RecursionError as error:
-        raise _error("#", "the schema nests too deep") from error
+        raise _error("#", "the schema nests too deep, or is a reference to itself") from error
 
 
 class _Compiler:
     """A compiler of one schema, `root`, to which its references point."""
 
-    def __init__(self, root: object, depth: int) -> None:
-        self.root = root
-        self.depth = depth
-        self.work = WorkCounter()
-        self.is_cut = False  # whether values were left out because of `depth`
+    def __init__(self, root: _Part) -> None:
+        self._root = root
+        self._work = WorkCounter()
+        self._trees: dict[frozenset[str], Tree] = {}  # paths of schemas that must all hold → tree
+        self.tree = self._all([root])
 
-    def tree(self, parts: Sequence[_Part]) -> Tree:
+    def _all(self, parts: Sequence[_Part]) -> Tree:
         """Return a tree of the values that are valid for all parts."""
-        path = parts[0].path
-        alternatives = self._all_of([self._alternatives(part) for part in parts], path)
-        return either([self._tree(keywords, path) for keywords in alternatives])
+        unique = {part.path: part for part in parts}
+        key, path = frozenset(unique), parts[0].path
+        if key not in self._trees:
+            branches: list[Tree] = []
+            self._trees[key] = Alternation(branches)  # first, because it may contain itself
+            alternatives = self._all_of([*map(self._alternatives, unique.values())], path)
+            branches += [self._tree(keywords, path) for keywords in alternatives]
+        return self._trees[key]
 
     def _all_of(self, factors: Sequence[Sequence[_Keywords]], path: str) -> list[_Keywords]:
         """Return the alternatives of a conjunction of alternatives."""
-        self.work.add(_SUBSCHEMA * math.prod(map(len, factors)))
+        self._work.add(_SUBSCHEMA * math.prod(map(len, factors)))
         return [reduce(partial(_merge, path), combined) for combined in product(*factors)]
 
     def _alternatives(self, part: _Part) -> list[_Keywords]:
         """Return schemas without references and alternatives, which together equal a part."""
         schema = part.schema
-        if isinstance(schema, bool):
-            return [{}] if schema else []
-        _check(part)
         factors = [[_own_keywords(part)]]
+        if isinstance(schema, bool):
+            return factors[0] if schema else []
         if "$ref" in schema:
-            target = self._target(part)
-            is_too_deep = target.refs.count(target.path) > self.depth
-            factors.append([] if is_too_deep else self._alternatives(target))
-            self.is_cut |= is_too_deep
+            factors.append(self._alternatives(self._target(part)))
         factors += map(self._alternatives, part.all("allOf"))
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
@@ -179,7 +158,7 @@ class _Compiler:
     def _target(self, part: _Part) -> _Part:
         """Return the subschema to which the reference of a part leads."""
         reference = unquote(part.schema["$ref"])
-        target = _Part(self.root, "#")
+        target = self._root
         try:
             start, *keys = reference.split("/")
             if start != "#":
@@ -190,46 +169,32 @@ class _Compiler:
         except (KeyError, ValueError, IndexError, TypeError) as error:
             text = f"$ref {short_repr(reference)} leads nowhere; only references such as "
             raise _error(part.path, text + '"#/$defs/name" are supported') from error
-        return replace(target, refs=(*part.refs, target.path))
+        return target
 
     def _check_disjoint(self, branches: Sequence[Sequence[_Keywords]], path: str) -> None:
         for (i, first), (j, second) in combinations(enumerate(branches), 2):
-            if not self._are_disjoint(first, second):
+            if not all(starmap(self._are_disjoint, product(first, second))):
                 raise _error(
                     path,
                     f"oneOf is supported where no value is valid for two branches; {i} and {j} "
                     "may both be; use anyOf, or a required property with different constants",
                 )
 
-    def _are_disjoint(self, first: Iterable[_Keywords], second: Iterable[_Keywords]) -> bool:
-        """Return whether certainly no value is valid for two lists of alternatives."""
-        pairs = [*product(first, second)]
-        self.work.add(_SUBSCHEMA * len(pairs))
-        return all(self._excludes(a, b) for a, b in pairs)
-
-    def _excludes(self, a: _Keywords, b: _Keywords) -> bool:
-        types = _types(a) & _types(b)
-        if "enum" in a and "enum" in b:
-            return not any(value in b["enum"] for value in a["enum"])
-        return not types or (
-            types == {"object"}
-            and any(
-                self._are_disjoint(*(self._named(keywords, name) for keywords in (a, b)))
-                for name in {*a.get("required", ())} & {*b.get("required", ())}
-            )
-        )
-
-    def _named(self, keywords: _Keywords, name: str) -> list[_Keywords]:
-        """Return the alternatives of the property `name`."""
-        parts = _property(keywords, name)
-        return self._all_of([self._alternatives(part) for part in parts] or [[{}]], "#")
+    def _are_disjoint(self, a: _Keywords, b: _Keywords) -> bool:
+        """Return whether certainly no value is valid for both, also by a required property."""
+        self._work.add(_SUBSCHEMA)
+        if _differ(a, b) or _types(a) & _types(b) != {"object"}:
+            return _differ(a, b)
+        names = {*a.get("required", ())} & {*b.get("required", ())}
+        pairs = chain.from_iterable(product(_property(a, n), _property(b, n)) for n in names)
+        return any(_differ(*map(_own_keywords, pair)) for pair in pairs)
 
     def _tree(self, keywords: _Keywords, path: str) -> Tree:
         """Return a tree for a schema without references and alternatives."""
         if "enum" in keywords:
             return _enumeration(keywords, path)
         if not keywords:
-            return self._any_value(self.depth)
+            return json_text.ANY_VALUE
         implied = (_TYPES[_TYPE_OF[keyword]] for keyword in keywords.keys() - {"type"})
         types = keywords["type"] if "type" in keywords else set().union(*implied)
         is_whole = "number" not in types
@@ -243,16 +208,11 @@ class _Compiler:
         }
         return either([tree() for name, tree in trees.items() if name in types])
 
-    def _any_value(self, depth: int) -> Tree:
-        self.is_cut = True
-        return any_value(depth)
-
     def _array(self, keywords: _Keywords) -> Tree:
         least, most = keywords.get("minItems", 0), keywords.get("maxItems")
         if most is not None and least > most:
             return NOTHING
-        has_items = "items" in keywords
-        item = self.tree(keywords["items"]) if has_items else self._any_value(self.depth - 1)
+        item = self._all(keywords["items"]) if "items" in keywords else json_text.ANY_VALUE
         return json_text.array(item, least, most)
 
     def _object(self, keywords: _Keywords) -> Tree:
@@ -260,10 +220,10 @@ class _Compiler:
         names = dict.fromkeys((*properties, *required))
         value: Tree = NOTHING
         if "additionalProperties" in keywords:
-            value = self.tree(keywords["additionalProperties"])
+            value = self._all(keywords["additionalProperties"])
         elif not names or len(names) > len(properties):
-            value = self._any_value(self.depth - 1)
-        values = {name: self.tree(parts) for name, parts in properties.items()}
+            value = json_text.ANY_VALUE
+        values = {name: self._all(parts) for name, parts in properties.items()}
         members = [
             (json_text.member(json_text.literal(name), values.get(name, value)), name in required)
             for name in names
@@ -285,24 +245,41 @@ def _check(part: _Part) -> None:
     if not isinstance(part.schema, dict):
         raise _error(part.path, f"{short_repr(part.schema)} is no schema")
     for keyword, value in part.schema.items():
-        is_root = part.path == "#"
-        if keyword in _ANNOTATIONS or (keyword == "$id" and is_root):
+        if keyword in _ANNOTATIONS or (keyword == "$id" and part.path == "#"):
             continue
         if keyword == "uniqueItems" and value is False:
             continue
-        if keyword not in _CHECKS:
+        if keyword not in _KEYWORDS:
             raise _error(part.path, f"{short_repr(keyword)} is not supported; omit it")
-        is_valid, expected = _CHECKS[keyword]
-        if not is_valid(value):
+        if expected := _wrong(keyword, value):
             raise _error(part.path, f"{keyword} is {short_repr(value)}; it must be {expected}")
 
 
+def _wrong(keyword: str, value: Any) -> str:
+    """Return what the value of a keyword must be, if it is not."""
+    expected = _KEYWORDS[keyword]
+    if expected and _type(value) not in _TYPES[expected]:
+        return f"of type {expected}"
+    if expected == "integer" and value < 0:
+        return "at least 0"
+    if keyword in ("minLength", "minItems") and value > _MAX_LEAST:
+        return f"at most {_MAX_LEAST:,}: no context holds more"
+    if expected == "array" and keyword != "required" and not value:
+        return "a list that is not empty"
+    names = _as_list(value) if keyword in ("type", "required") else []
+    if not all(isinstance(name, str) for name in names):
+        return "a text or a list of texts"
+    if keyword == "type" and not (names and set(names) <= _TYPES.keys()):
+        return f"one of {', '.join(_TYPES)}, or a list of them"
+    return ""
+
+
 def _own_keywords(part: _Part) -> _Keywords:
-    """Return the keywords of a part itself, without its references and alternatives."""
+    """Check a part, and return its keywords without its references and alternatives."""
+    if isinstance(part.schema, bool):
+        return {}
+    _check(part)
     keywords = {name: value for name, value in part.schema.items() if name in _TYPE_OF}
-    for name in {"maxLength", "maxItems"} & keywords.keys():
-        if keywords[name] >= _MAX_BOUND:
-            del keywords[name]
     if "type" in part.schema:
         keywords["type"] = set().union(*(_TYPES[name] for name in _as_list(part.schema["type"])))
     for name in {"items", "additionalProperties"} & keywords.keys():
@@ -316,18 +293,17 @@ def _own_keywords(part: _Part) -> _Keywords:
 
 
 def _common(first: Sequence[object], second: Sequence[object]) -> list[object]:
-    texts = {*map(_canonical, second)}
-    return [value for value in first if _canonical(value) in texts]
+    values = {*map(_canonical, second)}
+    return [value for value in first if _canonical(value) in values]
 
 
-def _canonical(value: object) -> str:
-    """Return a text that is the same for equal JSON values: 1 = 1.0, and keys have no order."""
-    numbers = partial(json.loads, parse_float=lambda text: _whole(float(text)))
-    return json.dumps(numbers(json.dumps(value)), sort_keys=True)
-
-
-def _whole(number: float) -> float:
-    return int(number) if number.is_integer() else number
+def _canonical(value: Any) -> object:
+    """Return what is the same for equal JSON values: 1 = 1.0 ≠ true, and keys have no order."""
+    if isinstance(value, dict):
+        return frozenset((key, _canonical(entry)) for key, entry in value.items())
+    if isinstance(value, list):
+        return tuple(map(_canonical, value))
+    return (bool, value) if isinstance(value, bool) else value
 
 
 _JOINED: dict[str, Callable[[Any, Any], Any]] = {
@@ -363,6 +339,12 @@ def _types(keywords: _Keywords) -> set[str]:
     return types & {*map(_type, keywords["enum"])} if "enum" in keywords else types
 
 
+def _differ(a: _Keywords, b: _Keywords) -> bool:
+    """Return whether two schemas have no type or no constant in common."""
+    constants = [keywords["enum"] for keywords in (a, b) if "enum" in keywords]
+    return not _types(a) & _types(b) or (len(constants) == 2 and not _common(*constants))
+
+
 def _type(value: object) -> str:
     if isinstance(value, float):
         return "integer" if value.is_integer() else "number"
@@ -388,48 +370,27 @@ def _string(keywords: _Keywords, path: str) -> Tree:
     if len({"pattern", "format", "minLength", "maxLength"} & keywords.keys()) > 1:
         text = "pattern or format beside the other, minLength or maxLength is not supported"
         raise _error(path, text + "; put the length into the pattern, as in ^[a-z]{2,5}$")
-    if "pattern" in keywords:
-        return json_text.string(_pattern(keywords["pattern"], path))
-    if keywords["format"] not in _FORMATS:
+    if keywords.get("format", "date") not in _FORMATS:
         name = short_repr(keywords["format"])
         raise _error(path, f"format {name} is not supported; there are {', '.join(_FORMATS)}")
-    return json_text.string(parse(_FORMATS[keywords["format"]]))
-
-
-def _pattern(pattern: str, path: str) -> Tree:
-    """Return a tree of the texts in which a pattern is found."""
+    if "format" in keywords:
+        return json_text.string(parse(_FORMATS[keywords["format"]]))
     try:
-        return parse(pattern, is_portable=True)
+        return json_text.string(parse(keywords["pattern"], is_portable=True))
     except InvalidArgumentError as error:
         raise _error(path, str(error)) from error
 
 
 def _number(keywords: _Keywords, is_whole: bool) -> Tree:
-    bounds = {n: Fraction(str(keywords[n])) for n in keywords if _TYPE_OF.get(n) == "number"}
+    bounds = {n: Fraction(str(x)) for n, x in keywords.items() if _TYPE_OF.get(n) == "number"}
     if not bounds:
         return json_text.ANY_INTEGER if is_whole else json_text.ANY_NUMBER
-    lows = [bounds[n] for n in ("minimum", "exclusiveMinimum") if n in bounds]
-    highs = [bounds[n] for n in ("maximum", "exclusiveMaximum") if n in bounds]
     n_digits = max(len(str(abs(int(bound)))) for bound in (*bounds.values(), Fraction(0)))
-    if not (lows and highs):
+    if len({name[-6:] for name in bounds}) == 1:  # only minima, or only maxima
         n_digits = max(n_digits, json_text.MAX_DIGITS if is_whole else 9)
     n_decimals = 0 if is_whole else max(json_text.MAX_DIGITS - n_digits, 0)
-    unit = 10**n_decimals
-    limit = 10**n_digits * unit - 1
-    low = max([-limit, *(math.ceil(x * unit) for x in lows)])
-    high = min([limit, *(math.floor(x * unit) for x in highs)])
-    low += any(low == x * unit for n, x in bounds.items() if n == "exclusiveMinimum")
-    high -= any(high == x * unit for n, x in bounds.items() if n == "exclusiveMaximum")
+    limit = Fraction(10 ** (n_digits + n_decimals) - 1)
+    of = {name: bound * 10**n_decimals for name, bound in bounds.items()}.get
+    low = max(math.ceil(of("minimum", -limit)), math.floor(of("exclusiveMinimum", -limit - 1)) + 1)
+    high = min(math.floor(of("maximum", limit)), math.ceil(of("exclusiveMaximum", limit + 1)) - 1)
     return json_text.numbers(low, high, n_decimals)
-
-
-def largest_count(schema: Any, path: str = "#") -> tuple[int, str]:
-    """Return the largest bound on a length in a schema, and a text that names keyword and place."""
-    found = [(0, "it has many subschemas")]
-    if isinstance(schema, (dict, list)):
-        entries = schema.items() if isinstance(schema, dict) else enumerate(schema)
-        for key, value in entries:
-            if key in ("minLength", "maxLength", "minItems", "maxItems") and is_integer(value):
-                found.append((value, f"the largest bound is {key} {value}, at {path}"))
-            found.append(largest_count(value, f"{path}/{key}"))
-    return max(found)

@@ -1,7 +1,7 @@
 """Syntax trees of JSON texts (RFC 8259) without white space: strings, numbers, arrays, objects.
 
-`CharacterAutomaton` adds a tree once for each state that follows it. So trees are shared: a
-property has one tree, whether it is the first of its object or comes after a comma.
+An automaton adds a tree once for each continuation. So trees are shared: a property has one tree,
+whether it is the first of its object or comes after a comma.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from gpt2np.constraints.characters import Ranges, character_set, complement, intersection
+from gpt2np.constraints.characters import Ranges, character_set, complement, split
 from gpt2np.constraints.syntax import (
+    EMPTY,
     Alternation,
     CharacterClass,
     Concatenation,
@@ -24,7 +25,6 @@ from gpt2np.constraints.syntax import (
 MAX_DIGITS = 15
 """Digits of a number on each side of the point: float64 distinguishes numbers of 15 digits."""
 
-EMPTY = Concatenation()
 NOTHING = CharacterClass(())
 """Matches no text."""
 
@@ -40,7 +40,7 @@ ANY_NUMBER = parse(rf"{_INTEGER}(?:\.[0-9]{{1,{MAX_DIGITS}}})?(?:[eE][+-]?[0-9]{
 BOOLEAN, NULL = parse("true|false"), parse("null")
 _QUOTE, _COLON, _COMMA, _POINT, _BACKSLASH = map(parse, ('"', ":", ",", r"\.", r"\\"))
 _BRACKETS, _BRACES = [*map(parse, (r"\[", "]"))], [*map(parse, (r"\{", r"\}"))]
-_RAW = complement(character_set([(0, 0x1F), (ord('"'), ord('"')), (ord("\\"), ord("\\"))]))
+_ESCAPED = ((0, 0x1F), (ord('"'), ord('"')), (ord("\\"), ord("\\")))
 
 
 def sequence(*parts: Tree) -> Tree:
@@ -78,7 +78,7 @@ def character(characters: Ranges) -> Tree:
     """
     short = [e for c, e in _SHORT_ESCAPES.items() if any(a <= ord(c) <= b for a, b in characters)]
     escapes = CharacterClass(character_set((ord(e), ord(e)) for e in short))
-    raw = CharacterClass(intersection(characters, _RAW))
+    raw = CharacterClass(complement(character_set([*complement(characters), *_ESCAPED])))
     return either([raw, sequence(_BACKSLASH, escapes)])
 
 
@@ -92,9 +92,7 @@ def _written(tree: Tree) -> Tree:
         return character(tree.characters)
     if isinstance(tree, Repetition):
         return Repetition(_written(tree.part), tree.least, tree.most)
-    if isinstance(tree, Concatenation):
-        return Concatenation(tuple(map(_written, tree.parts)))
-    return Alternation(tuple(map(_written, tree.branches)))
+    return type(tree)(tuple(map(_written, tree.parts)))
 
 
 def array(item: Tree, least: int = 0, most: int | None = None) -> Tree:
@@ -114,17 +112,13 @@ def object_of(members: Sequence[tuple[Tree, bool]], additional: Tree | None) -> 
     if additional:
         more = sequence(additional, Repetition(sequence(_COMMA, additional), 0, None))
         members = [*members, (more, False)]
-    later = [
-        sequence(_COMMA, m) if needed else optional(sequence(_COMMA, m)) for m, needed in members
-    ]
-    starts = []
-    for i, (member, needed) in enumerate(members):
-        starts.append(sequence(member, *later[i + 1 :]))
-        if needed:
-            break
-    else:
-        starts.append(EMPTY)
-    return sequence(_BRACES[0], either(starts), _BRACES[1])
+    first: Tree = EMPTY  # the members that follow {
+    later: Tree = EMPTY  # the members that follow another member
+    for member, is_required in reversed(members):
+        as_first, as_later = sequence(member, later), sequence(_COMMA, member, later)
+        first = as_first if is_required else either([as_first, first])
+        later = as_later if is_required else either([as_later, later])
+    return sequence(_BRACES[0], first, _BRACES[1])
 
 
 def member(name: Tree, value: Tree) -> Tree:
@@ -132,17 +126,11 @@ def member(name: Tree, value: Tree) -> Tree:
     return sequence(name, _COLON, value)
 
 
-@lru_cache
-def any_value(depth: int) -> Tree:
-    """Return a tree of all values with `depth` levels of arrays and objects."""
-    scalars = [ANY_STRING, ANY_NUMBER, BOOLEAN, NULL]
-    if depth == 0:
-        return either(scalars)
-    value = any_value(depth - 1)
-    return either([*scalars, array(value), object_of([], member(ANY_STRING, value))])
+_values: list[Tree] = [ANY_STRING, ANY_NUMBER, BOOLEAN, NULL]
+ANY_VALUE = Alternation(_values)
+_values += [array(ANY_VALUE), object_of([], member(ANY_STRING, ANY_VALUE))]
 
 
-@lru_cache(128)
 def numbers(low: int, high: int, n_decimals: int = 0) -> Tree:
     """Return a tree of the numbers n / 10**n_decimals for the integers n from `low` to `high`.
 
@@ -153,49 +141,31 @@ def numbers(low: int, high: int, n_decimals: int = 0) -> Tree:
 
 
 def _unsigned(low: int, high: int, n_decimals: int) -> Tree:
+    unit = 10**n_decimals
     branches = []
-    for first, last, least, most in _split(low, high, 10**n_decimals):
-        fraction: Tree = EMPTY
-        if n_decimals:
-            fraction = sequence(_POINT, _digits(least, most, n_decimals, True))
-            fraction = fraction if least else optional(fraction)
-        for n in range(len(str(first)), len(str(last)) + 1):
-            smallest = 10 ** (n - 1) if n > 1 else 0
-            whole = _digits(max(first, smallest), min(last, 10**n - 1), n, False)
-            branches.append(sequence(whole, fraction))
+    for n in range(len(str(low // unit)), len(str(high // unit)) + 1):  # digits before the point
+        first = 10 ** (n - 1) * unit if n > 1 else 0
+        last = 10**n * unit - 1
+        branches.append(_digits(max(low, first), min(high, last), n + n_decimals, n_decimals))
     return either(branches)
 
 
-def _digits(low: int, high: int, n: int, may_omit_zeros: bool) -> Tree:
-    """Return a tree of the strings of n digits from `low` to `high`."""
-    branches = []
-    for first, last, least, most in _split(low, high, 10 ** (n - 1)):
-        if (least, most) == (0, 10 ** (n - 1) - 1):
-            rest: Tree = Repetition(_digit(0, 9), 0 if may_omit_zeros else n - 1, n - 1)
-        else:
-            rest = _digits(least, most, n - 1, may_omit_zeros)
-            rest = optional(rest) if may_omit_zeros and least == 0 else rest
-        branches.append(sequence(_digit(first, last), rest))
-    return either(branches)
+@lru_cache(1024)
+def _digits(low: int, high: int, n: int, n_decimals: int) -> Tree:
+    """Return a tree of the texts of n digits from `low` to `high`, the last ones decimals.
+
+    The point stands before the decimals. Zeros at the end of the decimals may be left out.
+    """
+    if n == 0:
+        return EMPTY
+    start = [_POINT] if n == n_decimals else []
+    tree = either(
+        sequence(*start, _digit(first, last), _digits(least, most, n - 1, n_decimals))
+        for first, last, least, most in split(low, high, 10 ** (n - 1))
+    )
+    return optional(tree) if n <= n_decimals and low == 0 else tree
 
 
 @lru_cache
 def _digit(low: int, high: int) -> Tree:
     return CharacterClass(character_set([(ord("0") + low, ord("0") + high)]))
-
-
-def _split(low: int, high: int, unit: int) -> list[tuple[int, int, int, int]]:
-    """Split the integers from `low` to `high` into ranges of quotients and remainders by `unit`.
-
-    Returns ranges (first, last, least, most): each quotient from `first` to `last` with each
-    remainder from `least` to `most`.
-    """
-    (first, least), (last, most) = divmod(low, unit), divmod(high, unit)
-    if low > high:
-        parts = []
-    elif first == last:
-        parts = [(first, last, least, most)]
-    else:
-        middle = (first + 1, last - 1, 0, unit - 1)
-        parts = [(first, first, least, unit - 1), middle, (last, last, 0, most)]
-    return [part for part in parts if part[0] <= part[1]]

@@ -16,21 +16,29 @@ raise an error that quotes the unsupported syntax.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import chain
 
 import regex
 
-from gpt2np.constraints.characters import Ranges, character_set, characters_of, complement
+from gpt2np.constraints.characters import (
+    Node,
+    Ranges,
+    character_set,
+    characters_of,
+    complement,
+    first_node,
+)
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 MAX_DEPTH = 100
 """Maximum nesting depth of groups."""
 
-MAX_WORK = 10_000_000
-"""Units of work of one pattern: each takes about 50 ns or 10 bytes, so about 0.5 s and 100 MB."""
+MAX_WORK = 3_000_000
+"""Units of work of one pattern or one mask: each takes about 50 ns or 10 bytes, so about 0.15 s."""
 
-_CHARACTER = 100  # units of work for each character of a pattern
-_RANGE = 30  # units of work for each range of characters in a set in brackets; \\w has 760
+_CHARACTER = 30  # units of work for each character of a pattern
+_RANGE = 9  # units of work for each range of characters in a set in brackets; \\w has 760
 
 
 class PatternTooLargeError(InvalidArgumentError):
@@ -59,6 +67,10 @@ class CharacterClass:
 
     characters: Ranges
 
+    @cached_property
+    def node(self) -> Node:
+        return first_node(self.characters)
+
 
 @dataclass(frozen=True)
 class Concatenation:
@@ -69,9 +81,9 @@ class Concatenation:
 
 @dataclass(frozen=True)
 class Alternation:
-    """Syntax tree that matches any one of its branches."""
+    """Syntax tree that matches any one of its parts, which may contain the tree itself."""
 
-    branches: tuple["Tree", ...]
+    parts: Sequence["Tree"]
 
 
 @dataclass(frozen=True)
@@ -82,9 +94,14 @@ class Repetition:
     least: int
     most: int | None
 
+    @property
+    def parts(self) -> tuple["Tree"]:
+        return (self.part,)
+
 
 Tree = CharacterClass | Concatenation | Alternation | Repetition
 
+EMPTY = Concatenation()
 ANYTHING = Repetition(CharacterClass(complement(())), 0, None)
 """Matches every text."""
 
@@ -124,11 +141,6 @@ def literals(texts: Sequence[str]) -> Tree:
 @lru_cache(4096)
 def _literal(character: str) -> CharacterClass:
     return CharacterClass(character_set([(ord(character), ord(character))]))
-
-
-def _only_code(characters: Ranges) -> int | None:
-    """Return the code point of a set of one character; None for other sets."""
-    return characters[0][0] if len(characters) == 1 and len(set(characters[0])) == 1 else None
 
 
 class _Parser:
@@ -180,7 +192,7 @@ class _Parser:
         self._skip("?")  # lazy and greedy quantifiers match the same texts
         if self._counts() is not None:
             raise self._error("repetition of a repetition; use a group")
-        return Repetition(part, least, most)
+        return part if part == EMPTY else Repetition(part, least, most)
 
     def _counts(self) -> tuple[int, int | None] | None:
         """Parse a quantifier, such as "*" or "{2,5}", to (least, most); None without quantifier."""
@@ -255,12 +267,12 @@ class _Parser:
         self._refuse_set_operation()
         self.position += 1
         high = self._class_character()
-        first, last = _only_code(low), _only_code(high)
-        if first is None or last is None or first > last:
+        codes = [*chain(*low, *high)]  # first and last code point of both ends
+        if len(codes) != 4 or codes[0] != codes[1] or codes[2] != codes[3] or codes[1] > codes[2]:
             text = self.pattern[start : self.position]
             self.position = start
             raise self._error(f"{text} is not a range of characters")
-        return character_set([(first, last)])
+        return character_set([(codes[0], codes[3])])
 
     def _refuse_set_operation(self) -> None:
         if self.pattern.startswith(_SET_OPERATIONS, self.position):

@@ -2,90 +2,78 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.constraints.automaton import DEAD, ByteAutomaton, Reading
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels.array import IntArray
 
-_ROOT = 0
+if TYPE_CHECKING:
+    from gpt2np.tokenizer import Tokenizer
 
-
-class _Level(NamedTuple):
-    """The n nodes at one depth of the prefix tree, numbered from `first` on."""
-
-    first: int
-    parents: IntArray  # (n,)
-    bytes: NDArray[np.uint8]  # (n,), the byte that leads from the parent to the node
+_UTF8_BYTES = {*range(0xC0), *range(0xC2, 0xF5)}  # all bytes that occur in UTF-8
 
 
-@dataclass(frozen=True)
 class VocabularyTrie:
-    """The prefix tree of the bytes of all tokens, which an automaton reads level by level.
+    """The prefix tree of the tokens that are text: not special, and with an embedding.
+
+    Node 0 is the root. The nodes of a level have successive numbers.
 
     Attributes:
-        levels: the nodes from depth 1 on; node 0 is the root.
-        nodes: the node at which each token id ends, (V,); 0 for an id without a token.
+        ends: the ids that end a text.
+        tokens, prefixes: the tokens, and all their beginnings.
     """
 
-    levels: tuple[_Level, ...]
-    nodes: IntArray
-
-    @property
-    def size(self) -> int:
-        return self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
-
-    @classmethod
-    def build(cls, tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyTrie:
-        """Build the prefix tree of `tokens`, which maps ids below `vocab_size` to bytes."""
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, ends: frozenset[int]) -> None:
+        """Build the tree. Raises InvalidArgumentError if a byte of UTF-8 is not a token."""
+        self.ends = ends
+        excluded = ends.union(tokenizer.special_tokens.values())
+        table = tokenizer.vocabulary.token_bytes.items()
+        tokens = {i: data for i, data in table if i < vocab_size and i not in excluded}
+        self.tokens = frozenset(tokens.values())
+        self.prefixes = frozenset(data[:n] for data in self.tokens for n in range(1, len(data) + 1))
+        if missing := _UTF8_BYTES - {data[0] for data in self.tokens if len(data) == 1}:
+            raise InvalidArgumentError(
+                "choices, regex and json_schema need a vocabulary with a token for each byte; this "
+                f"one lacks {len(missing)} of them, such as 0x{min(missing):02x}"
+            )
         joined = np.frombuffer(b"".join(tokens.values()), np.uint8)
         lengths = np.array([len(data) for data in tokens.values()], np.int64)
         starts = np.cumsum(lengths) - lengths
         current = np.zeros(len(tokens), np.int64)  # node that each token has reached
-        levels: list[_Level] = []
-        first = _ROOT + 1
+        # Of each level: the parents of its nodes, and the bytes that lead to the nodes.
+        self._levels: list[tuple[IntArray, NDArray[np.uint8]]] = []
+        self._size = 1
         for depth in range(lengths.max(initial=0)):
             longer = np.flatnonzero(lengths > depth)
             keys, inverse = np.unique(
                 current[longer] * 256 + joined[starts[longer] + depth], return_inverse=True
             )
-            levels.append(_Level(first, keys >> 8, (keys & 255).astype(np.uint8)))
-            current[longer] = first + inverse
-            first += len(keys)
-        nodes = np.zeros(vocab_size, np.int64)
-        nodes[list(tokens)] = current
-        return cls(tuple(levels), nodes)
+            self._levels.append((keys >> 8, (keys & 255).astype(np.uint8)))
+            current[longer] = self._size + inverse
+            self._size += len(keys)
+        self._nodes = np.zeros(vocab_size, np.int64)  # node at which each id ends; 0 without token
+        self._nodes[list(tokens)] = current
 
-    def distances(
-        self,
-        automaton: ByteAutomaton,
-        readings: frozenset[Reading],
-        distance: Callable[[Reading], float],
-        deadline: float = math.inf,
-    ) -> Array:
-        """Return the distance to a match after each token id, (V,).
+    def states_after(
+        self, automaton: ByteAutomaton, readings: frozenset[Reading]
+    ) -> NDArray[np.int32]:
+        """Return the automaton's state after each token id is read from `readings`, (V,).
 
-        The distance after a token is the least `distance` of the readings to which the token leads
-        from `readings`; infinity if there are none. Raises the errors of `ByteAutomaton.step`.
+        The state is DEAD after an id without a token. Raises the errors of `ByteAutomaton.step`.
         """
-        states = np.zeros(self.size, np.int32)  # all DEAD
-        states[_ROOT] = automaton.state(readings)
-        for first, parents, data in self.levels:
+        states = np.zeros(self._size, np.int32)  # all DEAD
+        states[0] = automaton.state(readings)
+        first = 1
+        for parents, data in self._levels:
             before = states[parents]
             alive = np.flatnonzero(before != DEAD)
             if not len(alive):
                 break
-            states[first + alive] = automaton.step(before[alive], data[alive], deadline)
-        states[_ROOT] = DEAD
-        reached = np.flatnonzero(np.bincount(states))
-        found = np.full(reached[-1] + 1, math.inf, np.float32)
-        found[reached] = [
-            min(map(distance, automaton.readings(state)), default=math.inf)
-            for state in reached.tolist()
-        ]
-        return found[states[self.nodes]]
+            states[first + alive] = automaton.step(before[alive], data[alive])
+            first += len(parents)
+        states[0] = DEAD
+        return states[self._nodes]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
 import regex
 
 ALPHABET = "ab1 é漢😀\n_-Z٣"
@@ -20,6 +21,13 @@ def can_lead_to_match(pattern: str, data: bytes) -> bool:
         head, tail = data[: error.start].decode(), data[error.start :]
         texts = (head + character for character in beginning_with(tail))
         return any(is_partial(text, partial=True) for text in texts)
+
+
+def read(automaton, state: int, data: bytes) -> int:
+    """Return the state of a ByteAutomaton after it reads `data` from a state."""
+    for byte in data:
+        state = int(automaton.step(np.array([state]), np.array([byte]))[0])
+    return state
 
 
 @lru_cache(maxsize=1000)

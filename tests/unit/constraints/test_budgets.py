@@ -18,7 +18,7 @@ TABLE = TokenTable(TOKENS)
 
 
 def constraint(pattern, **options):
-    return text_constraint(TABLE, END + 1, (END,), regex=pattern, **options)
+    return text_constraint(TABLE, END + 1, frozenset([END]), regex=pattern, **options)
 
 
 def random_pattern(rng, depth=3):

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import regex
-from helpers.oracle import ALPHABET, can_lead_to_match
+from helpers.oracle import ALPHABET, can_lead_to_match, read
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ def every_character():
 
 
 def matches(automaton, state):
-    return MATCHED in automaton.readings(state)
+    return MATCHED in automaton.readings[state]
 
 
 def is_empty(character_class):
@@ -84,9 +84,9 @@ def bytes_near_texts(draw):
 @example("(?:(?:a*)*)*", [b"", b"aaa", b"b"])
 @example("(?:a?){3}a{3}", [b"aaa", b"aa", b"aaaaaa", b"aaaaaaa"])
 def test_the_same_bytes_match_and_can_lead_to_a_match_as_with_regex(pattern, strings):
-    automaton = ByteAutomaton.of(parse(pattern))
+    automaton = ByteAutomaton(parse(pattern))
     for data in strings:
-        state = automaton.after(automaton.start, data)
+        state = read(automaton, automaton.start, data)
         assert (state != DEAD) == can_lead_to_match(pattern, data), (pattern, data)
         try:
             whole = regex.fullmatch(pattern, data.decode()) is not None
@@ -97,48 +97,33 @@ def test_the_same_bytes_match_and_can_lead_to_a_match_as_with_regex(pattern, str
 
 @pytest.mark.parametrize("escape", [r"\w", r"\s", r"\p{Lu}", r"\P{Han}"])
 def test_every_character_of_unicode(escape):
-    automaton = ByteAutomaton.of(parse(escape))
+    automaton = ByteAutomaton(parse(escape))
     pattern = regex.compile(escape)
     states: dict[bytes, int] = {b"": automaton.start}
 
     def after(data):
         if data not in states:
-            states[data] = automaton.after(after(data[:-1]), data[-1:])
+            states[data] = read(automaton, after(data[:-1]), data[-1:])
         return states[data]
 
     for character in every_character()[::37]:
         data = character.encode()
-        state = automaton.after(after(data[:-1]), data[-1:])
+        state = read(automaton, after(data[:-1]), data[-1:])
         assert matches(automaton, state) == (pattern.fullmatch(character) is not None), character
 
 
 def test_complete_is_when_nothing_can_follow():
-    automaton = ByteAutomaton.of(parse("ab?"))
-    a = automaton.after(automaton.start, b"a")
-    ab = automaton.after(a, b"b")
-    assert matches(automaton, a) and automaton.readings(a) != {MATCHED}
-    assert automaton.readings(ab) == {MATCHED} and not automaton.readings(DEAD)
+    automaton = ByteAutomaton(parse("ab?"))
+    a = read(automaton, automaton.start, b"a")
+    ab = read(automaton, a, b"b")
+    assert matches(automaton, a) and automaton.readings[a] != {MATCHED}
+    assert automaton.readings[ab] == {MATCHED} and not automaton.readings[DEAD]
 
 
 def test_no_way_into_what_can_not_match():
-    automaton = ByteAutomaton.of(parse(r"a(?:b|c[^\s\S]|d)"))
-    a = automaton.after(automaton.start, b"a")
-    assert [b for b in range(256) if automaton.after(a, bytes([b])) != DEAD] == [*b"bd"]
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        *("(?:(?:a{300}){300}){300}", "a{999999999}", "a{0,999999}"),
-        *("a" * 1_000_000, "()" * 1_000_000),
-        "".join(rf"[\w{chr(i)}]" for i in range(0xAC00, 0xAC00 + 10_000)),
-    ],
-)
-def test_too_large_is_refused_at_once(pattern):
-    started = time.process_time()
-    with pytest.raises(InvalidArgumentError, match="too large"):
-        ByteAutomaton.of(parse(pattern))
-    assert time.process_time() - started < 10  # 12 s to minutes, without the limits
+    automaton = ByteAutomaton(parse(r"a(?:b|c[^\s\S]|d)"))
+    a = read(automaton, automaton.start, b"a")
+    assert [b for b in range(256) if read(automaton, a, bytes([b])) != DEAD] == [*b"bd"]
 
 
 def test_many_ranges_in_one_set_are_merged():
@@ -148,13 +133,13 @@ def test_many_ranges_in_one_set_are_merged():
 
 
 def test_nothing_repeated_without_end_is_nothing():
-    automaton = ByteAutomaton.of(parse("(?:(?:(?:){999999999}){999999999})*"))
+    automaton = ByteAutomaton(parse("(?:(?:(?:){999999999}){999999999})*"))
     assert matches(automaton, automaton.start)
 
 
 def test_too_many_states():
-    automaton = ByteAutomaton.of(parse("(?:a|b)*a(?:a|b){20}"))
+    automaton = ByteAutomaton(parse("(?:a|b)*a(?:a|b){20}"))
     rng, state = random.Random(1), automaton.start
     with pytest.raises(InvalidArgumentError, match="too large, with"):
         for _ in range(100_000):
-            state = automaton.after(state, rng.choice([b"a", b"b"]))
+            state = read(automaton, state, rng.choice([b"a", b"b"]))

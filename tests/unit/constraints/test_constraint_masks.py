@@ -29,7 +29,7 @@ TABLES = {}
 
 def constraint(tokens, rows=END + 1, ends=(END,), **options):
     table = TABLES.setdefault(id(tokens), TokenTable(tokens))
-    return text_constraint(table, rows, ends, **options)
+    return text_constraint(table, rows, frozenset(ends), **options)
 
 
 def after(state, tokens, text):
@@ -97,26 +97,32 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
         assert (state.allowed() == mask).all() and state.advance(66).complete == mask[66]
 
 
-def test_masks_computed_in_parts_are_the_same(tokens, monkeypatch):
-    """Also with the fresh automaton that takes the place of one that has become too large."""
-    monkeypatch.setattr(syntax, "MAX_WORK", 60_000)
-    few = {number: data for number, data in tokens.items() if len(data) < 3}
-    start, whole = (constraint(dict(few), regex="[ab]*a[ab]{7}c") for _ in range(2))
-    rng = random.Random(4)
-    for text in ("".join(rng.choices("ab", k=12)) for _ in range(60)):
-        state, n_parts = after(start, few, text), 1
-        while not state.prepare(0):
-            n_parts += 1
-        assert 1 <= n_parts < 20
-        assert (state.allowed() == after(whole, few, text).allowed()).all()
-    assert n_parts > 1
-
-
 def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
     start = constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")
     monkeypatch.setattr(syntax, "MAX_WORK", 200_000)
     with pytest.raises(InvalidArgumentError, match="too large, with repetitions"):
         after(start, tokens, "xaxxa").allowed()
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(?:(?:a{300}){300}){300}", "a{999999999}", "(?:a?){999999999}"),
+        *("a" * 1_000_000, "()" * 1_000_000),
+        "".join(rf"[\w{chr(i)}]" for i in range(0xAC00, 0xAC00 + 10_000)),
+    ],
+)
+def test_too_large_is_refused_at_once(tokens, pattern):
+    started = time.process_time()
+    with pytest.raises(InvalidArgumentError, match="too large"):
+        constraint(tokens, regex=pattern)
+    assert time.process_time() - started < 10  # 12 s to minutes, without the limits
+
+
+def test_a_large_bound_costs_nothing(tokens):
+    state = constraint(tokens, regex="a{0,999999999}(?:b{0,99999}c)?")
+    mask = after(state, tokens, "aaab").allowed()
+    assert mask[[65, 66]].all() and not mask[[64, END]].any()  # b and c; not a
 
 
 def test_pattern_is_compiled_once_for_many_prompts(tokens, monkeypatch):
@@ -145,10 +151,11 @@ def test_rows_without_a_token_and_beyond_the_vocabulary(tokens):
 
 def test_special_tokens_are_no_text(tokens):
     table = {**tokens, END: b"<|endoftext|>", END + 1: b"<|pad|>"}
-    pattern, special = r"<\|\w+\|>", {"<|endoftext|>": END, "<|pad|>": END + 1}
-    mask = text_constraint(TokenTable(table, special), END + 2, [END], regex=pattern).allowed()
+    ends, pattern = frozenset([END]), r"<\|\w+\|>"
+    special = {"<|endoftext|>": END, "<|pad|>": END + 1}
+    mask = text_constraint(TokenTable(table, special), END + 2, ends, regex=pattern).allowed()
     assert not mask[END] and not mask[END + 1] and mask[27]  # <
-    assert text_constraint(TokenTable(table), END + 2, [END], regex=pattern).allowed()[END + 1]
+    assert text_constraint(TokenTable(table), END + 2, ends, regex=pattern).allowed()[END + 1]
 
 
 NOTHING = [r"[^\s\S]", r"a[^\d\D]", r"a[^\s\S]+b", r"\ud800", r"(?:[^\w\W]|[^\d\D])x"]

@@ -2,6 +2,7 @@
 
 import pytest
 import regex
+from helpers.oracle import read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,10 +23,10 @@ SUPPORTED = r"""
 
 @pytest.mark.parametrize("pattern", [*SUPPORTED.split(), "", r"\ "])
 def test_understood_as_by_regex(pattern):
-    automaton = ByteAutomaton.of(parse(pattern))
+    automaton = ByteAutomaton(parse(pattern))
     for text in TEXTS:
-        end = automaton.after(automaton.start, text.encode())
-        matches = MATCHED in automaton.readings(end)
+        end = read(automaton, automaton.start, text.encode())
+        matches = MATCHED in automaton.readings[end]
         assert matches == (regex.fullmatch(pattern, text) is not None), text
 
 
@@ -78,7 +79,7 @@ def test_refused_in_one_line(pattern, message):
 @given(st.text("ab(){}[]|*+?.^$\\-,:<>P=!012dwsxpé\n", max_size=12))
 def test_any_text_is_a_pattern_or_refused(pattern):
     try:
-        automaton = ByteAutomaton.of(parse(pattern))
+        automaton = ByteAutomaton(parse(pattern))
     except InvalidArgumentError:
         return
     regex.compile(pattern)  # a supported pattern is a pattern of regex, too
