@@ -68,11 +68,7 @@ def hook_point_names(n_layer: int) -> list[str]:
 
 
 def get_hook_point(name: str) -> HookPoint:
-    """Return the hook point with a given name, such as "blocks.3.attn.q".
-
-    Raises:
-        InvalidArgumentError: there is no such hook point.
-    """
+    """Return the hook point with a given name, such as "blocks.3.attn.q"."""
     point = _BY_NAME.get(re.sub(r"^blocks\.\d+\.", "blocks.{i}.", name))
     if point is None:
         raise InvalidArgumentError(_unknown(name, hook_point_names(1)))
@@ -86,11 +82,7 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]:
-    """Return the hook points that match any of the patterns, in the order of the pass.
-
-    Raises:
-        InvalidArgumentError: a pattern matches no hook point; the message suggests a name.
-    """
+    """Return the hook points that match any of the patterns, in the order of the pass."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
     is_list = isinstance(patterns, Sequence) and all(isinstance(name, str) for name in patterns)
     check_argument(is_list, "points", patterns, "the name of a hook point or a list of names")

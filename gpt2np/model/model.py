@@ -79,10 +79,8 @@ class GPT2:
         self.config, self.weight_dtype, self.exact = config, weight_dtype, exact
         packed = Weights(config, weights, quantize=weight_dtype == "int8", exact=exact)
         self.weights, self.dtype = packed, packed.dtype
-        context = ExactContext if exact else Context
-        self._runner = ModelRunner(
-            lambda ctx: gpt2(ctx, packed.layers), config, self.dtype, context
-        )
+        kind = ExactContext if exact else Context
+        self._runner = ModelRunner(lambda ctx: gpt2(ctx, packed.layers), config, self.dtype, kind)
         self._group: ProcessGroup | None = None
         self._folder: Path | None = None
 

@@ -25,10 +25,6 @@ class TrainerOptions:
 
     The learning rate rises linearly for `warmup_steps` steps to `learning_rate`, and then falls to
     zero along a cosine.
-
-    Raises:
-        InvalidArgumentError: a value is out of its range, or `n_embd` is not a multiple of
-            `n_head`.
     """
 
     n_layer: int = _architecture(6, "Number of blocks", low=1, high=_MAX_BLOCKS)
