@@ -252,24 +252,38 @@ def test_threads_that_read_one_stream_get_each_piece_once(lm):
     assert sorted("".join(pieces)) == sorted(expected.text)
 
 
-@pytest.mark.parametrize("seed", [*range(6), pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", range(6))
 def test_random_orders_of_tasks_that_fail_or_are_cancelled_leave_the_others_their_text(lm, seed):
-    rng, expected = random.Random(seed), lm.generate("The fox", **OPTIONS)
+    check_random_tasks(lm, random.Random(seed), 8, ["plain", "cancel", "fail"])
+
+
+@pytest.mark.slow  # 3,300 tasks
+@pytest.mark.parametrize("seed", range(55))
+def test_random_orders_of_tasks_with_any_exception_leave_no_task_waiting(lm, seed):
+    check_random_tasks(lm, random.Random(seed), 60, ["cancel", "fail", "exit"])
+
+
+def check_random_tasks(lm, rng, n, possible):
+    """Start tasks at random times; "exit" raises what ends all texts that run."""
+    expected = lm.generate("The fox", **OPTIONS)
+    exits = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError]
 
     async def all_tasks():
         tasks = []
         for kind in kinds:
-            error = {"on_token": raising(ValueError(), rng.randrange(1, 9))}
-            further = error if kind == "fail" else {}
-            tasks.append(asyncio.create_task(lm.agenerate("The fox", **OPTIONS, **further)))
+            error = ValueError() if kind == "fail" else rng.choice(exits)()
+            on_token = raising(error, rng.randrange(1, 9)) if kind in ("fail", "exit") else None
+            call = lm.agenerate("The fox", **OPTIONS, on_token=on_token)
+            tasks.append(asyncio.create_task(call))
             await asyncio.sleep(rng.random() / 50)
             [task.cancel() for task, k in zip(tasks, kinds, strict=False) if k == "cancel"]
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    kinds = rng.choices(["plain", "cancel", "fail"], k=60 if seed == 6 else 8)
+    kinds = rng.choices(possible, k=n)
     for kind, result in zip(kinds, run(all_tasks()), strict=True):
-        failed = isinstance(result, ValueError | asyncio.CancelledError)
-        assert result == expected or (kind != "plain" and failed), (kind, result)
+        failed = isinstance(result, ValueError | asyncio.CancelledError) and kind != "plain"
+        ended = isinstance(result, GPT2NPError) and "exit" in kinds
+        assert result == expected or failed or ended, (kind, result)
     check_works(lm)
 
 
