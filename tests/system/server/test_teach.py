@@ -31,6 +31,7 @@ from gpt2np.server.options import ServerOptions
 from gpt2np.training.teach import N_STEPS, SNAPSHOTS, npz_bytes
 
 PAGE = (CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt").read_text()
+PARAGRAPH = PAGE.partition("\n\n")[0]
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}
 MEMORIZED = " there was a little red fox who lived under the roots of an old o"
 
@@ -71,9 +72,9 @@ def focused(tab, what="textContent"):
 
 def test_a_page_is_learned_beside_the_old_model_and_forgotten(server, client):
     before = write(client)
-    with teaching(client) as events:
+    with teaching(client, PARAGRAPH) as events:
         first = next(events)
-        assert first["n_steps"] == N_STEPS and 300 < first["n_tokens"] < 400
+        assert first["n_steps"] == N_STEPS and 40 < first["n_tokens"] < 80
         found = []
         for event in events:
             if "is_done" in event:
@@ -283,7 +284,7 @@ class TestPage:
     def test_teach_then_forget(self, tab, client):
         tab.fill("#prompt", "Once upon a time")
         tab.click("#teach-button")
-        tab.fill("#teach-text", PAGE.partition("\n\n")[0])
+        tab.fill("#teach-text", PARAGRAPH)
         press(tab, "Teach")
         assert focused(tab) == "Stop and keep"
         tab.locator("#teach dt", has_text="Before").wait_for()
@@ -352,8 +353,9 @@ class TestPage:
         tab.keyboard.press("Escape")
         assert tab.is_visible("#teach")
         tab.click("#teach-button")  # shut, it goes on above the picture
-        assert "Teaching: It reads your" in tab.inner_text(".taught")
-        tab.locator(".taught", has_text="has learned your page").wait_for(timeout=200_000)
+        step = r"Teaching: It reads your .*: (\d+) of"
+        before = int(re.match(step, tab.inner_text(".taught"))[1])
+        wait_until(lambda: int(re.match(step, tab.inner_text(".taught"))[1]) > before + 1)
 
     def test_a_link_of_a_taught_model_opens_the_prompt(self, open_tab):
         link = {
