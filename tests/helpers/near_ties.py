@@ -26,7 +26,8 @@ def watch(sequence):
 
 def _gap(sequence, logits):
     """Return the margin: between the two highest logits, or from the random number to an edge."""
-    logits = sequence.request.process(logits, sequence.ids, sequence.constraint)
+    sequence.prepare_mask()
+    logits = sequence.request.process(logits, sequence.ids, sequence.mask)
     if sequence.request.options.temperature == 0:
         second, first = np.partition(logits, -2)[-2:]
         return first - second
