@@ -154,7 +154,7 @@ class ProcessGroup:
         n_ranks, start = choice.next_ranks, time.perf_counter()
         logits = compute(n_ranks)
         if n_ranks <= n_started:  # a start happens once
-            choice.record(n_tokens, n_ranks, time.perf_counter() - start)
+            choice.record(n_tokens, time.perf_counter() - start)
         return logits
 
     def _compute(

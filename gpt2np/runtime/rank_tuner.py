@@ -33,10 +33,8 @@ class RankChoice:
         self._block: list[float] = []  # times of passes with `next_ranks` ranks
         self._block_s, self._since_trial, self._interval = 0.0, 0.0, _PAUSE_S
 
-    def record(self, n_rows: int, n_ranks: int, seconds: float) -> None:
-        """Record the time of a pass."""
-        if n_ranks != self.next_ranks:
-            return
+    def record(self, n_rows: int, seconds: float) -> None:
+        """Record the time of a pass with `next_ranks` ranks."""
         self._block.append(seconds / (n_rows + _FIXED_WORK))
         self._block_s += seconds
         self._since_trial += seconds

@@ -258,10 +258,11 @@ class Script:
 
     @property
     def next_ranks(self):
-        return next(self.numbers)
+        self.last = next(self.numbers)
+        return self.last
 
-    def record(self, n_rows, n_ranks, seconds):
-        self.recorded.append((n_rows, n_ranks))
+    def record(self, n_rows, seconds):
+        self.recorded.append((n_rows, self.last))
 
 
 class TestVaryingRanks:

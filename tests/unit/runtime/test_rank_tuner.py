@@ -41,7 +41,7 @@ class Machine:
         seconds = self.expected(ranks) * math.exp(self.random.gauss(0, self.noise))
         if self.random.random() < 0.005 * ranks:
             seconds += self.random.expovariate(500)  # a straggler
-        choice.record(1, ranks, seconds)
+        choice.record(1, seconds)
         self.passes.append((ranks, seconds))
         return seconds
 
@@ -129,7 +129,7 @@ def test_passes_over_other_numbers_of_rows_have_a_choice_of_their_own():
     for _ in range(100):
         for rows, seconds in chosen.items():
             choice = tuner.choice(rows)
-            choice.record(rows, choice.next_ranks, seconds[choice.next_ranks])
+            choice.record(rows, seconds[choice.next_ranks])
     one, sixteen = tuner.choice(1), tuner.choice(9)
     assert (one.ranks, sixteen.ranks, tuner.choice(1000).ranks) == (1, 2, 1)
     assert sixteen is tuner.choice(5) is tuner.choice(16)
@@ -145,6 +145,6 @@ def test_short_passes_use_at_most_as_many_ranks_as_cpus_and_heads(cpus, heads, n
         used = set()
         for _ in range(60):
             used.add(choice.next_ranks)
-            choice.record(rows, choice.next_ranks, 1 / choice.next_ranks)
+            choice.record(rows, 1 / choice.next_ranks)
         assert sorted(used) == numbers
     assert tuner.max_ranks == min(cpus, 64)
