@@ -40,6 +40,7 @@ class Trainer:
         weights: the weights by name.
         losses: the loss before each step, in nats per token.
         evaluations: (step, loss) of each evaluation.
+        tokens_per_step: the number of tokens that a step trains on.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class Trainer:
         n_positions = self._config.n_positions
         expected = f"at most {n_positions:,}, the tokens of the context"
         check_argument(self._length <= n_positions, "block_size", self._length, expected)
+        size, n_passes = options.per_device_train_batch_size, options.gradient_accumulation_steps
+        self.tokens_per_step = size * n_passes * self._length
         files = [corpus, *([eval_corpus] if eval_corpus else [])]
         self._ids, *self._eval_ids = [
             read_corpus(file, self._config.vocab_size, self._length) for file in files
@@ -107,13 +110,6 @@ class Trainer:
         """Number of steps taken."""
         return self._optimizer.step
 
-    @property
-    def tokens_per_step(self) -> int:
-        """Number of tokens that a step trains on."""
-        options = self._options
-        sequences = options.per_device_train_batch_size * options.gradient_accumulation_steps
-        return sequences * self._length
-
     @np.errstate(all="ignore")  # the loss shows infinity and NaN
     def take_step(self) -> float:
         """Take one training step. Returns the loss before the step, in nats per token."""
@@ -125,12 +121,9 @@ class Trainer:
         loss = 0.0
         with single_threaded_blas():
             for start in range(0, count, size):
+                batch = list(rows[start : start + size])
                 losses = add_gradients(
-                    self._config,
-                    self.weights,
-                    list(rows[start : start + size]),
-                    gradients,
-                    n_targets=count * self._length,
+                    self._config, self.weights, batch, gradients, n_targets=self.tokens_per_step
                 )
                 loss += float(losses.mean(dtype=np.float64)) / options.gradient_accumulation_steps
             self._optimizer.update(gradients, learning_rate(step, options), options)
