@@ -33,16 +33,16 @@ from gpt2np.runtime.context import Hook, as_chain, full_name
 
 @dataclass(frozen=True)
 class PlainLinear:
-    """A linear layer: weight (in, out), bias (out), and the name of both before the last dot."""
+    """A linear layer: weight (in, out), bias (out) or None, and the weight's name or its start."""
 
     weight: Array
-    bias: Array
+    bias: Array | None
     name: str = ""
 
     def __call__(self, x: Array) -> Array:
         """Return x @ weight + bias: (N, in) → (N, out)."""
-        y: Array = x @ self.weight + self.bias
-        return y
+        y: Array = x @ self.weight
+        return y if self.bias is None else y + self.bias
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ def arrange_arrays(config: GPT2Config, arrays: Mapping[str, Array]) -> ModelWeig
         return PlainLayerNorm(weight, bias, config.layer_norm_epsilon, name)
 
     name = LM_HEAD if LM_HEAD in arrays else WTE
-    head = arrays[name].T  # (C, V)
-    lm_head = PlainLinear(head, np.zeros(head.shape[1], head.dtype), name)
+    lm_head = PlainLinear(arrays[name].T, None, name)
     w = arrange(config, arrays[WTE], arrays["wpe.weight"], norm, linear, lm_head)
     blocks = [replace(b, activation=partial(by_rows, b.activation)) for b in w.blocks]
     return replace(w, blocks=blocks)
@@ -120,7 +119,7 @@ class PlainContext:
 
     def unembed(self, x: Array, w: PlainLinear) -> Array:
         """Return the logits: (N, C) → (N, V)."""
-        return w(x)
+        return self.linear(x, w)
 
     def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
         """Apply the function to all rows at once."""

@@ -102,10 +102,6 @@ class Tape(PlainContext):
         y = self._matmul(x, w.weight, w.bias)
         return then(y) if then else y
 
-    def unembed(self, x: Array, w: PlainLinear) -> Array:
-        """Return the logits: (N, C) → (N, V)."""
-        return self._matmul(x, w.weight)
-
     def attention(
         self, attend: Callable[[Array, KV, BoolArray], Array], x: Array, w: PlainLinear, layer: int
     ) -> Array:

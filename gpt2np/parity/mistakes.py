@@ -83,7 +83,7 @@ def _transposed(linear: PlainLinear, config: GPT2Config) -> PlainLinear:
 def _columns(reorder: Callable[[Array, int], Array]) -> dict[str, Part]:
     """Return c_attn with other columns; `reorder` gets them as (…, 3, C), and H."""
 
-    def change(linear: PlainLinear, config: GPT2Config) -> PlainLinear:
+    def change(linear: Any, config: GPT2Config) -> Any:
         weight, bias = (
             reorder(x.reshape(-1, 3, config.n_embd), config.n_head).reshape(x.shape)
             for x in (linear.weight, linear.bias)
