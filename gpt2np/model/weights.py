@@ -177,6 +177,7 @@ class Weights(Mapping[str, Array]):
             release(columns)
 
     def _use(self, matrices: dict[str, PackedMatrix]) -> None:
+        """Arrange these matrices, or else the exact ones, in the order of the pass."""
         arrays, epsilon = self._arrays, self._config.layer_norm_epsilon
 
         def norm(name: str) -> Callable[[Array], Array]:
@@ -276,7 +277,7 @@ def _layouts(
 
 
 def _group_size(n: int, is_halved: bool) -> int:
-    """Return the inputs per split-K group, of n; of two groups, if GEMM halves their sum."""
+    """Return the inputs of a split-K group of n inputs: of two groups where GEMM halves sums."""
     groups = -(-n // _MAX_GROUP)
     divisors = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
     size = n // divisors[0] if divisors else -(-n // groups)

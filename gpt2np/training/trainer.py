@@ -56,9 +56,9 @@ class Trainer:
     ) -> None:
         """Create a run, or load the saved state of an interrupted run.
 
-        `folder` has the saved state (`gpt2np.data.resumable.work_folder`), which `force` discards.
-        Without `model`, a new model begins with random weights. The weights with the lowest loss on
-        `eval_corpus` become the trained model.
+        `corpus` is a file of token ids; `folder` has the saved state (`work_folder`), which `force`
+        discards. Without `model`, a new model begins with random weights. The weights with the
+        lowest loss on `eval_corpus` become the trained model.
         """
         raise_mmap_threshold()
         self._state_file, self._tokenizer, self._options = folder / STATE, tokenizer, options
