@@ -157,7 +157,7 @@ class TestGuide:
         assert len(times) > 20 and np.median(times) < 16
 
     def test_the_second_token_takes_two_seconds(self, open_tab):
-        tab = open_tab()
+        tab = open_tab(reduced_motion="reduce")
         tab.evaluate(
             """() => {
                 window.times = [];
@@ -167,11 +167,21 @@ class TestGuide:
                 }).observe(document.querySelector("#story"), { childList: true });
             }"""
         )
-        set_inputs(tab, {"max_tokens": 8})
+        set_inputs(tab, {"max_tokens": 6})
         tab.click("#generate")
         tab.wait_for_selector("#machine[data-mode=guide]")
+        for _ in range(7):  # stops of the first token
+            tab.click(".forth")
+        tab.wait_for_selector("#machine[data-moment='0.000']")
+        tab.emulate_media(reduced_motion="no-preference")
+        tab.evaluate(
+            """() => {
+                times[1] = performance.now();
+                document.querySelector(".skip-stops").click();
+            }"""
+        )
         wait_for_end(tab)
-        times = np.diff(tab.evaluate("times")[1:9])
+        times = np.diff(tab.evaluate("times")[1:7])
         assert times[0] > 1700 and times[-1] < times[0] / 2
 
     def test_pause_stops_the_picture(self, open_tab):

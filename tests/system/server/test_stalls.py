@@ -82,7 +82,7 @@ LARGE = {
     ),
     "interventions": (
         COMPLETIONS,
-        {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 3, "max_tokens": 60, "n": 8},
+        {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 3, "max_tokens": 30, "n": 8},
     ),
     "an unknown field": (COMPLETIONS, {"other": [[]] * 5_000_000}),
 }
@@ -112,7 +112,7 @@ def test_nobody_waits_for_dropped_requests(server):
 
 LOWER_LIMITS = """
 from gpt2np.server import guard
-guard.MAX_BODY_SECONDS = 2
+guard.MAX_BODY_SECONDS = 1
 """  # Python runs it first
 HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
