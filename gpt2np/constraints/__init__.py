@@ -4,8 +4,7 @@
     json_schema   compiles a JSON Schema to a syntax tree
     json_text     syntax trees of strings, numbers, arrays and objects
     characters    sets of characters and their UTF-8 encodings
-    automaton     compiles a syntax tree to an automaton over bytes, on demand; counts the tokens
-                  to a match
+    automaton     reads a syntax tree byte by byte; counts the tokens to a match
     trie          holds the prefix tree of the vocabulary
     token_mask    Constraint; computes which token ids may come next
 

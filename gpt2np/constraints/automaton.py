@@ -219,8 +219,8 @@ def _fewest_bytes(tree: Tree, n_bytes: dict[int, float], n_read: int = 0) -> flo
 class TokenDistances:
     """The distance of each reading to a match: how many tokens of text can follow until a match.
 
-    A state is a set of readings, so its distance is the minimum over its readings. There are at
-    most as many readings as the pattern has bytes; the number of states may be exponential.
+    A state is a set of readings, so its distance is the minimum over its readings. Readings are
+    fewer than states: `(a|b)*a(a|b){20}` has about 40 readings and a million states.
 
     The distance is an upper bound: the number of tokens of one match with the fewest bytes. Each
     byte has a token, so there is a token that reduces the distance by one.
@@ -251,7 +251,8 @@ class TokenDistances:
         byte, _, node = min(node.edges, key=lambda edge: edge[2].n_bytes)
         if node is not END:
             return byte, (node, then)
-        return byte, min(self.automaton.read(then), key=_bytes_left)
+        after = self.automaton.read(then)
+        return byte, min(after, key=lambda reading: reading[0].n_bytes + reading[1].n_bytes)
 
     def _least_after_token(self, reading: Reading) -> int:
         """Return the least distance after one token on the way from a reading."""
@@ -264,9 +265,3 @@ class TokenDistances:
             if data in self._tokens:
                 least = min(least, self._distances[reading])
         return least
-
-
-def _bytes_left(reading: Reading) -> float:
-    """Return the fewest bytes from a reading to a match."""
-    node, then = reading
-    return node.n_bytes + then.n_bytes

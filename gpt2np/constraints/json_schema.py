@@ -103,9 +103,7 @@ class _Part:
 def schema_tree(schema: object) -> Tree:
     """Compile a JSON Schema to a tree, which contains itself if the schema does.
 
-    Raises:
-        InvalidArgumentError: the schema is malformed or not supported.
-        PatternTooLargeError: the schema is too large.
+    Raises InvalidArgumentError if the schema is malformed, not supported or too large.
     """
     try:
         return _Compiler(_Part(schema, "#")).tree
