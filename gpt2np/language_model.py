@@ -23,18 +23,18 @@ from gpt2np.generation.completion import Completion
 from gpt2np.generation.config_file import read_generation_config
 from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.options import GenerationOptions, Options
+from gpt2np.generation.prefix import Prefix, compute_prefix
 from gpt2np.generation.request import (
     GenerateArguments,
-    Prefix,
     Prompt,
     Request,
-    compute_prefix,
     encode_prompt,
     encode_scored,
     prepare_call,
     resolve_options,
     scoring_prefix,
     take_callbacks,
+    text_and_ids,
     warn_of_special,
     with_prompt,
 )
@@ -285,7 +285,7 @@ class LanguageModel:
         `generate` and the other methods take the result as `prefix`. The prompt after the prefix is
         encoded separately, so the space before a word belongs in the prompt.
         """
-        return compute_prefix(self, text)
+        return compute_prefix(self.model, *text_and_ids(self, text))
 
     @overload
     def score(self, text: Prompt, **arguments: Any) -> TextScore: ...

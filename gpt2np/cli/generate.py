@@ -19,8 +19,9 @@ from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_argument, add_special_argument, read_prompt
 from gpt2np.errors import GenerationInterrupted, InvalidArgumentError, counted
-from gpt2np.generation.completion import Completion, completion_as_json, prompt_notice
+from gpt2np.generation.completion import Completion, completion_as_json
 from gpt2np.generation.streaming import TextStream
+from gpt2np.generation.token_healing import prompt_notice
 from gpt2np.language_model import LanguageModel
 from gpt2np.tokenizer.normalizer import allowed_special, check_special
 

@@ -5,7 +5,7 @@ logits_processors, sampling    penalties and filters; selection of the next toke
 request                        arguments of `generate`, callbacks, prefixes; requests
 completion, complete           results; from requests to results
 sequence, scheduler            sequences that run in batches, one forward pass per step
-token_healing                  where a prompt ends
+prefix, token_healing          where a prompt begins, computed once; where a prompt ends
 detokenizer                    decoding of token ids to text as they arrive, up to a stop string
 streaming, async_engine        streams of text; streams for asyncio and the server
 beam_search, drafts            beam search; speculative decoding

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from gpt2np.display import colored_tokens
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import TokenLogprob
+from gpt2np.generation.token_healing import prompt_notice
 from gpt2np.tokenizer import Tokenizer
 
 FinishReason = Literal["eos", "length", "stop", "time", "cancelled"]
@@ -75,16 +76,6 @@ class Completion:
     def tokens_per_second(self) -> float:
         """Generated tokens per second; the time includes prefill."""
         return len(self.ids) / self.seconds if self.seconds else 0.0
-
-
-def prompt_notice(prompt: str, options: GenerationOptions) -> str | None:
-    """Return advice on a prompt that ends in a space, else None."""
-    if not prompt.endswith(" ") or options.token_healing:
-        return None
-    advice = "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
-    if options.choices or options.regex:
-        return f"{advice} of the prompt, and begin the constraint with it"
-    return advice if options.json_schema else f"{advice}, or set `token_healing`"
 
 
 COLUMNS = {

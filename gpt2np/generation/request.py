@@ -32,7 +32,7 @@ from gpt2np.errors import (
     is_integer,
 )
 from gpt2np.generation.drafts import DraftSource
-from gpt2np.generation.logits_processors import compute_logits, process_logits
+from gpt2np.generation.logits_processors import process_logits
 from gpt2np.generation.options import (
     TEXT_CONSTRAINTS,
     GenerationOptions,
@@ -40,16 +40,17 @@ from gpt2np.generation.options import (
     check_effect,
     option_fields,
 )
+from gpt2np.generation.prefix import Prefix
 from gpt2np.generation.sampling import TokenLogprob, new_seed
 from gpt2np.kernels.array import Array, BoolArray, as_list, real_array
-from gpt2np.model import GPT2, KVCache
+from gpt2np.model import GPT2
 from gpt2np.runtime.context import Chain, Hook, as_chain
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
 
-__all__ = ["Callbacks", "GeneratedToken", "LogitsProcessor", "Prefix", "StoppingCriterion"]
+__all__ = ["Callbacks", "GeneratedToken", "LogitsProcessor", "StoppingCriterion"]
 
 Prompt = str | Sequence[int]
 
@@ -93,25 +94,6 @@ class Callbacks:
     on_token: Callable[[GeneratedToken], object] | None = None
     interventions: Chain | None = None
     constraint: Constraint | None = None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Prefix:
-    """The common start of many prompts, computed once by `LanguageModel.prefix`.
-
-    Threads can share a prefix.
-
-    Attributes:
-        text: the text.
-        ids: the token ids.
-        cache: the keys and values of all `ids`; read-only.
-        model: the model that computed `cache`.
-    """
-
-    text: str
-    ids: list[int]
-    cache: KVCache
-    model: GPT2
 
 
 class GenerateArguments(Options, total=False):
@@ -352,13 +334,6 @@ def _read_prompt(lm: AnyLanguageModel, prompt: Prompt, call: Request) -> tuple[s
             return prefix.text, prefix.ids
     text, ids = text_and_ids(lm, prompt, call.allowed_special)
     return (prefix.text + text, prefix.ids + ids) if prefix else (text, ids)
-
-
-def compute_prefix(lm: AnyLanguageModel, prompt: Prompt) -> Prefix:
-    """Compute the keys and values of a text; see `LanguageModel.prefix`."""
-    (text, ids), cache = text_and_ids(lm, prompt), lm.model.new_cache()
-    compute_logits(lm.model, [ids], [cache], logits_indices=[])
-    return Prefix(text, ids, cache, lm.model)
 
 
 def text_and_ids(

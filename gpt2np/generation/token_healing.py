@@ -1,4 +1,6 @@
-"""Token healing: the last tokens of a prompt are dropped, and generated again with what follows.
+"""The end of a prompt: token healing, and the notice about a space.
+
+Token healing drops the last tokens of a prompt, and generates them again with what follows.
 
 A prompt that ends in a space or within a word ends where the model's tokens would go on: after
 "Once upon a time", the model expects " there", not " " and "there". Healing drops the longest end
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpt2np.generation.options import GenerationOptions
 from gpt2np.kernels.array import BoolArray
 from gpt2np.tokenizer import Tokenizer
 
@@ -88,3 +91,13 @@ def heal(
     n_kept = len(ids) - n_dropped
     healing = TokenHealing(tuple(ids[n_kept:]), tokenizer, vocab_size)
     return list(ids[:n_kept]) or [bos_token_id or 0], healing
+
+
+def prompt_notice(prompt: str, options: GenerationOptions) -> str | None:
+    """Return advice on a prompt that ends in a space, else None."""
+    if not prompt.endswith(" ") or options.token_healing:
+        return None
+    advice = "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
+    if options.choices or options.regex:
+        return f"{advice} of the prompt, and begin the constraint with it"
+    return advice if options.json_schema else f"{advice}, or set `token_healing`"
