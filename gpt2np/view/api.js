@@ -1,5 +1,3 @@
-// Requests to the server: JSON, streams of events, activations, and the connection.
-
 import { decodeArray } from "./pass.js";
 
 export class ServerError extends Error {

@@ -1,6 +1,3 @@
-// The texts written from one prompt as a river: what they share is drawn once, and each branch
-// leaves where it differs.
-
 import { postJson, readTokens, streamCompletion } from "./api.js";
 import {
   allIds,

@@ -1,9 +1,15 @@
-// The draw: a ruler from 0 to 1, on which each token has a share, and the random number that falls
-// on it.
-
 import { nextChipOf } from "./numbers.js";
 import { arcsOf } from "./stage.js";
-import { clamp, dataElement, ease, element, percent, shareElement, withSpaces } from "./view.js";
+import {
+  clamp,
+  dataElement,
+  ease,
+  element,
+  find,
+  percent,
+  shareElement,
+  withSpaces,
+} from "./view.js";
 
 // of the phase: until then temperature and filters stretch and cut the ruler
 export const STRETCHED = 0.5;
@@ -49,25 +55,31 @@ function write(context, { width }, colors, text, x, y, most = width) {
 function point(context, pass, place, colors, moment, { named, line }) {
   const { left, stop, strip, pitch, width, height } = place;
   const [layer, head] = named ? named.part.split(",").map(Number) : [];
-  const arcs = moment === 2 && named ? arcsOf(pass, place, layer, head, line) : [];
+  const end = 1 + 2 * pass.n_layer; // of the blocks
+  const isNamed = named && (moment === 2 || moment === end);
+  const arcs = isNamed ? arcsOf(pass, place, layer, head, line) : [];
   const arc = arcs.find(({ key }) => key === named.key);
   if (arc) {
-    const [[, y], , , end] = arc.points;
-    write(context, place, colors, percent(arc.weight), end[0] + 4, (y + end[1]) / 2);
-  }
-  const above = place.y(pass.count - 1) - Math.min(24, pitch / 2);
-  const passed = moment > 3 && moment <= 1 + 2 * pass.n_layer ? Math.floor((moment - 1) / 2) : -1;
-  for (let k = place.block > 90 ? 0 : Math.max(0, passed); k <= passed; k++) {
-    const { ids, probabilities } = pass.lens[k];
-    const guess = `${withSpaces(pass.nextText(ids[0]))} ${percent(probabilities[0])}`;
-    const x = stop(k) - strip / 2;
-    write(context, place, colors, k ? guess : "guess:", x, above, Math.max(86, place.block - 4));
+    const [[, y], , , to] = arc.points;
+    write(context, place, colors, percent(arc.weight), to[0] + 4, (y + to[1]) / 2);
   }
   context.fillStyle = colors.paper;
-  context.globalAlpha = 0.75 * clamp(moment - 1 - 2 * pass.n_layer);
+  context.globalAlpha = 0.75 * clamp(moment - end);
   context.fillRect(0, 0, left(pass.n_layer - 1), height);
-  context.fillRect(stop(pass.n_layer) - strip, 0, width, place.y(pass.count - 1) - pitch / 2);
+  context.fillRect(left(pass.n_layer - 1), 0, width, place.y(pass.count - 1) - pitch / 2);
   context.globalAlpha = 1;
+  const above = place.y(pass.count - 1) - Math.min(24, pitch / 2);
+  const passed = moment > 3 ? Math.min(pass.n_layer, Math.floor((moment - 1) / 2)) : -1;
+  const isWide = place.block > 90 && moment <= end;
+  let guess = "?";
+  for (let k = isWide ? 0 : Math.max(0, passed); k <= passed; k++) {
+    const { ids, probabilities } = pass.lens[k];
+    guess = withSpaces(pass.nextText(ids[0]));
+    const text = k ? `${guess} ${percent(probabilities[0])}` : "guess:";
+    const x = stop(k) - strip / 2;
+    write(context, place, colors, text, x, above, Math.max(86, place.block - 4));
+  }
+  find(".machine-bars").dataset.guess = guess;
 }
 
 export function createDraw() {

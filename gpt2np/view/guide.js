@@ -1,12 +1,13 @@
 import { STRETCHED } from "./draw.js";
+import { lineChipOf, nextChipOf } from "./numbers.js";
 import { button, element } from "./view.js";
 
 /** Seconds of a phase; all blocks after the first take about seven. */
 const secondsOf = ({ kind, layer }, { n_layer }) =>
   ({
-    embed: 1,
-    attention: layer ? 4.5 / n_layer : 0.9,
-    mlp: layer ? 3.3 / n_layer : 0.6,
+    embed: 1.5,
+    attention: layer ? 4.5 / n_layer : 2,
+    mlp: layer ? 3.3 / n_layer : 1.5,
     answer: 0.8,
     draw: 2,
   })[kind];
@@ -142,6 +143,17 @@ export function createGuide(host, onRun) {
     set isWriting(is) {
       isWriting = is;
       update();
+    },
+    /** What the blocks after the first do, of which the row has passed some; or null. */
+    says({ layer }, passed) {
+      if (!stops || !layer) return null;
+      const pass = host.pass();
+      const guess = nextChipOf(pass, pass.lens[passed].ids[0]);
+      if (passed < pass.n_layer)
+        return [`Block ${layer} builds on block ${layer - 1}. The guess so far: `, guess];
+      const look = pass.strongestLook(layer, pass.count - 1);
+      const does = look ? [" fetched most from ", lineChipOf(pass, look.key)] : [" is the last"];
+      return [`Block ${layer}`, ...does, ". Its guess counts: ", guess, "."];
     },
     /** Play the pass; the promise tells at its end whether nobody left the guide. */
     play({ seconds, isGuided = false, waits = false, onEnd }) {

@@ -1,5 +1,3 @@
-// The Machine: a pass as a picture with a slider. Its data is a description of a pass.
-
 import { chipOf, lineChipOf, nextChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
 import { modelAt, setLetters } from "./scenes.js";
@@ -143,7 +141,10 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     if (!place || !pass) return; // not laid out yet; the observer of the canvas calls again
     const at = Math.min(phases.length - 1, Math.max(0, Math.ceil(moment) - 1));
     const phase = phases[at];
-    const isNamed = phase.kind === "attention" && !(guide?.stops && phase.layer) && !isAtEnd();
+    const isLate = guide?.stops && phase.layer;
+    const isNamed = isLate
+      ? checkpoint() === pass.n_layer
+      : phase.kind === "attention" && !isAtEnd();
     const look = isNamed && pass.strongestLook(phase.layer, view.line);
     view.named = view.pointed ?? (look ? { ...look, part: `${phase.layer},${look.head}` } : null);
     view.isGuided = Boolean(guide?.stops);
@@ -171,7 +172,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       return ["The same again for each new token, faster and faster."];
     if (phase.kind === "draw" && chosen === pass.count - 1)
       return draw.says(pass, shown, clamp(moment - phases.length + 1));
-    return sentence(pass, phase, chosen, guide?.stops && checkpoint());
+    return guide?.says(phase, checkpoint()) ?? sentence(pass, phase, chosen);
   }
 
   /** The number of blocks that the line has passed, or null before the first. */

@@ -1,6 +1,3 @@
-// A description of a pass (format "gpt2np.pass", version 1), decoded. Nothing here knows where it
-// came from.
-
 import { decodeToken, decodeTokens, inText } from "./view.js";
 
 let float16 = null; // the value of each pattern of bits

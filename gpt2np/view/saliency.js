@@ -1,6 +1,3 @@
-// What a token came from: earlier tokens glow by their share in its log probability (integrated
-// gradients).
-
 import { once } from "./api.js";
 import { allIds, changes, state, textsOf } from "./state.js";
 import { $, chipElement } from "./view.js";

@@ -1,5 +1,3 @@
-// What the page shows, and the requests that follow from it.
-
 import { loadModel, once, postJson } from "./api.js";
 import { pathTo } from "./tree.js";
 import { $, chipElement, decodeToken, decodeTokens, inText } from "./view.js";

@@ -201,9 +201,15 @@ function settingsSay() {
   if (!temperature)
     return ["Predicted → the likeliest", "At temperature 0 the likeliest gets everything."];
   if (temperature < 1)
-    return ["Predicted → sharpened", "For safer text, likely ones get more, unlikely ones less."];
+    return [
+      "Predicted → sharpened",
+      "Fewer odd words: the likeliest gets more, unlikely ones less.",
+    ];
   if (temperature > 1)
-    return ["Predicted → flattened", "For wilder text, unlikely ones get more, likely ones less."];
+    return [
+      "Predicted → flattened",
+      "More surprises: the likeliest gets less, unlikely ones more.",
+    ];
   if (top_k || top_p < 1)
     return ["Predicted → filtered", "Only the likeliest stay. They share what the others had."];
   return ["Chance picks", "At temperature 1 all keep their share."];

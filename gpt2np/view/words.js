@@ -1,18 +1,11 @@
-import { lineChipOf, nextChipOf } from "./numbers.js";
+import { lineChipOf } from "./numbers.js";
 import { shareElement } from "./view.js";
 
-/** `passed`: in the guide, the number of blocks that the last row has passed. */
-export function sentence(pass, { kind, layer }, line, passed) {
+export function sentence(pass, { kind, layer }, line) {
   const chip = lineChipOf(pass, line);
   const n = (count) => count.toLocaleString("en");
   if (kind === "embed")
-    return [`Each token becomes ${n(pass.n_embd)} numbers: the model’s notes about it.`];
-  if (passed && layer) {
-    if (passed === pass.n_layer)
-      return [`${passed} blocks built on each other. The last guess counts.`];
-    const guess = nextChipOf(pass, pass.lens[passed].ids[0]);
-    return [`Block ${layer} builds on block ${layer - 1}. The guess so far: `, guess];
-  }
+    return [`Each token becomes ${n(pass.n_embd)} numbers: notes learned from many texts.`];
   const block = layer ? `Block ${layer}: ` : "";
   if (kind === "attention") {
     const look = pass.strongestLook(layer, line);

@@ -70,7 +70,7 @@ class TestGuide:
         tab.wait_for_selector("#machine[data-moment='0.000'] [data-line='5']")
         said.append(tab.inner_text(".machine-caption"))
         assert strongest[4] < 0.6 * strongest[3]  # pale, so that the last row stands out
-        assert "likely ones get more, unlikely ones less" in said[5] and " hits " in said[6]
+        assert "likeliest gets more, unlikely ones less" in said[5] and " hits " in said[6]
         assert "joins the rows" in said[-1]  # and waits, before it is read in its turn
         tab.wait_for_timeout(300)
         assert tab.locator("#story .piece:not(.given):not(.next)").count() == 1
@@ -83,6 +83,10 @@ class TestGuide:
         _, key = np.unravel_index(looks.argmax(), looks.shape)
         looked = lm.tokenizer.decode([int(traced.ids[key])]).replace(" ", "␣")
         assert f"most from {looked}" in said[1].replace("\xa0", " ")
+        looks = traced["blocks.5.attn.pattern"][:, -1, :-1].max(0)
+        looked = lm.tokenizer.decode([int(traced.ids[looks.argmax()])]).replace(" ", "␣")
+        guess = lm.tokenizer.decode([int(traced["logits"][-1].argmax())]).replace(" ", "␣")
+        assert said[3] == f"Block 5 fetched most from {looked}. Its guess counts: {guess}."
         assert story(tab)[0] == generated(lm, "The wolf and the lamb", seed=1).ids
 
     def test_pointing_and_looking_elsewhere_keep_the_sentence(self, open_tab):
