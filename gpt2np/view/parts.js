@@ -28,7 +28,8 @@ async function suggest() {
   const { start, seed } = state.lastRun ?? { start: null, seed: readSettings().seed };
   const context = start ? idsOf(start) : machine.pass.ids;
   const draw = { seed, n_drawn: 0 };
-  const ask = (...off) => askNext(context, null, { draw, off: new Set(off) });
+  const model = state.model.id; // the page may get another model meanwhile
+  const ask = (...off) => askNext(context, null, { draw, model, off: new Set(off) });
   const whole = await ask();
   const pass = readPass(whole);
   const looks = Array.from({ length: pass.n_layer }, (_, layer) => ({
@@ -40,7 +41,7 @@ async function suggest() {
   let [found] = keys;
   for (const key of keys) {
     const isOther = (await ask(key)).draw.id !== whole.draw.id;
-    if (mine !== asked || state.running) return;
+    if (mine !== asked || state.running || state.model.id !== model) return;
     if (isOther) {
       found = key;
       break;
