@@ -11,8 +11,6 @@ Array = NDArray[Any]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_MAX_THRESHOLD = (32 << 20) - (64 << 10)  # bytes; freeing a larger block has no effect
-
 
 def real_array(value: object, like: Array) -> Array:
     """Return what the caller's code returned as an array with the shape and dtype of `like`.
@@ -55,4 +53,4 @@ def raise_mmap_threshold() -> None:
     (M_MMAP_THRESHOLD in mallopt(3)). The array is never written, so it takes no memory.
     """
     with suppress(MemoryError):
-        np.empty(_MAX_THRESHOLD, np.uint8)
+        np.empty((32 << 20) - (64 << 10), np.uint8)  # freeing more has no effect

@@ -123,12 +123,14 @@ def _matmul_of_any_blas(x: Array, w: Array, out: Array | None) -> Array:
     is_stored_by_output = w.strides[-2] == w.itemsize
     by_gemv = is_stored_by_output and 1 < n <= MAX_GEMV_ROWS
     threads = python_threads() if _is_shared(n, w) else 1
-    parts = _lane_slices(m, threads if by_gemv else max(threads, -(-m // _MAX_COLUMNS)))
+    n_parts = threads if by_gemv else max(threads, -(-m // _MAX_COLUMNS))
+    parts = even_slices(m // LANES, n_parts)
     if len(parts) == 1 and not by_gemv:
         return np.matmul(x, w, out=out)
     y = _empty_product(x, w) if out is None else out
 
-    def multiply(columns: slice) -> None:
+    def multiply(part: slice) -> None:
+        columns = slice(part.start * LANES, part.stop * LANES)
         multiply_part = _multiply_by_gemv if by_gemv else np.matmul
         multiply_part(x, w[..., columns], out=y[..., columns])
 
@@ -155,12 +157,6 @@ def _is_shared(n: int, w: Array) -> bool:
 def _empty_product(x: Array, w: Array) -> Array:
     stack = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
     return np.empty((*stack, x.shape[-2], w.shape[-1]), x.dtype)
-
-
-def _lane_slices(m: int, parts: int) -> list[slice]:
-    """Split m columns into at most `parts` slices of nearly equal width, multiples of LANES."""
-    slices = even_slices(m // LANES, parts)
-    return [slice(s.start * LANES, s.stop * LANES) for s in slices]
 
 
 def _matmul_int8(x: Array, w: Array, out: Array | None) -> Array:

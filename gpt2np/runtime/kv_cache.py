@@ -148,11 +148,6 @@ class KVStore:
         self._last_owners: WeakValueDictionary[int, KVCache] = WeakValueDictionary()  # by slot
         self._lock = threading.Lock()
 
-    @property
-    def capacity(self) -> int:
-        """The number of tokens that each slot can hold."""
-        return len(self.keys) * TILE
-
     def new_store(self, slots: int, tiles: int) -> KVStore:
         """Return an empty store for the same model from the same allocator."""
         return KVStore(self.config, self.keys.dtype, slots, tiles, self._allocate)
@@ -170,7 +165,7 @@ class KVStore:
             staying = sum(_tiles(cache.length) for cache in owners.values())
             arriving = len(caches) * max(1, _tiles(length))
             is_wasteful = sum(self._high_water_mark) > 2 * TILE * (staying + arriving)
-            if len(free) < len(caches) or self.capacity < length or is_wasteful:
+            if len(free) < len(caches) or len(self.keys) < _tiles(length) or is_wasteful:
                 return False
             for slot, cache in zip(free, caches, strict=False):
                 self._copy(cache, slot)
@@ -255,7 +250,7 @@ def reserve(caches: Sequence[KVCache], counts: Sequence[int]) -> None:
     sequence, up to the context length.
     """
     lengths = [cache.length + n for cache, n in zip(caches, counts, strict=True)]
-    lacking = [c for c, n in zip(caches, lengths, strict=True) if c.place[0].capacity < n]
+    lacking = [c for c, n in zip(caches, lengths, strict=True) if len(c.store.keys) < _tiles(n)]
     if lacking:
         stores = {id(cache.store): cache.store for cache in caches if cache not in lacking}
         if not any(store.move_in(lacking, max(lengths)) for store in stores.values()):

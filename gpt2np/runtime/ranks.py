@@ -116,9 +116,8 @@ class Rank:
 
     def share(self, count: int) -> slice:
         """Return this rank's share of `count` heads or weight panels, a range that may be empty."""
-        return slice(
-            count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
-        )
+        start, stop = (count * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        return slice(start, stop)
 
 
 ALONE = Rank(0, 1, iter(()), [], lambda: "")  # the only rank of a pass in one process
