@@ -184,6 +184,7 @@ class TestMachine:
             write(tab, f"{PROMPT}, and the fox said to the king: 🦊 كان", max_tokens=1)
             tab.wait_for_selector("#machine .machine-lines .earlier")
             tab.click("#off-button")
+            tab.wait_for_selector("#try-part:not([hidden])")  # the server is idle again
             style = "all => all.map(each => getComputedStyle(each).borderBottomColor)"
             colors = tab.eval_on_selector_all("#parts thead th", style)[:12]
             assert len(set(colors)) == 12  # one for each head, none of them gray
