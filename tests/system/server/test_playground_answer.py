@@ -60,9 +60,11 @@ class TestAnswer:
             assert [p for _, p in rows] == sorted((p for _, p in rows), reverse=True)
         assert "cut off" in tab.inner_text(".machine-bars")
 
-    def test_a_token_that_is_pressed_is_a_branch(self, open_tab, lm):
+    def test_a_token_that_is_pressed_is_a_branch_and_the_prompt_has_none(self, open_tab, lm):
         tab = open_tab(reduced_motion="reduce")
         write(tab, PROMPT, max_tokens=6)
+        look_at(tab, 3)
+        assert tab.locator(".machine-bars button").count() == 0
         before, n_prompt = story(tab)[0], len(lm.encode_prompt(PROMPT))
         look_at(tab, n_prompt + 2)
         other = tab.locator(".machine-bars li:not(.own) button").nth(1)
@@ -80,12 +82,6 @@ class TestAnswer:
         settle(tab)
         assert story(tab)[0] == before
         assert tab.locator(".branch").count() == 2
-
-    def test_tokens_of_the_prompt_have_no_dead_buttons(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=2)
-        look_at(tab, 3)
-        assert tab.locator(".machine-bars button").count() == 0
 
     def test_the_marker_is_the_random_number(self, open_tab, lm):
         """It picked the token, on the ruler of the sampler; temperature stretches the ruler."""

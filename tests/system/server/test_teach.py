@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
-from helpers.playground import in_sight, look_at, wait_for_end
+from helpers.playground import in_sight, look_at, set_inputs, wait_for_end
 from helpers.processes import children, is_running, wait_until
 from helpers.server import running_server
 
@@ -307,6 +307,7 @@ class TestPage:
             for shown in (".teach-says", "figure", "dl > :last-child"):
                 box = tab.locator(f"#teach {shown}").bounding_box()
                 assert box["y"] >= 0 and box["y"] + box["height"] <= height
+        set_inputs(tab, {"max_tokens": 6})
         with tab.expect_request("**/v1/completions") as asked:
             press(tab, "Watch it write ▷")
         name = asked.value.post_data_json["model"]
