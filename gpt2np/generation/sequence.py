@@ -77,8 +77,9 @@ class RunningSequence:
     def new_text(self) -> str:
         """Return the text added since the last call; may be empty."""
         pieces = self.detokenizer.pieces[self.n_read :]
-        self.n_read += len(pieces)
-        return "".join(pieces)
+        text = "".join(pieces)
+        self.n_read += len(pieces)  # last: Ctrl-C before it loses no text
+        return text
 
     @property
     def stop_reason(self) -> str | int | None:
