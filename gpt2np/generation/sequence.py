@@ -69,11 +69,6 @@ class RunningSequence:
         """Number of token ids, including the prompt."""
         return len(self.request.ids) + len(self.ids)
 
-    @property
-    def text(self) -> str:
-        """The text of `ids`, up to a stop string; "" without a tokenizer."""
-        return self.detokenizer.text
-
     def new_text(self) -> str:
         """Return the text added since the last call; may be empty."""
         pieces = self.detokenizer.pieces[self.n_read :]
@@ -98,7 +93,7 @@ class RunningSequence:
             prompt=request.text,
             prompt_ids=list(request.ids),
             prompt_tokens=request.tokenizer.token_texts(request.ids),
-            text=self.text,
+            text=self.detokenizer.text,
             ids=ids,
             tokens=request.tokenizer.token_texts(ids),
             finish_reason=self.finish_reason,

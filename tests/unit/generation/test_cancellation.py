@@ -51,7 +51,7 @@ def test_the_engine_cancels_between_two_steps(lm):
     for sequence in (first, second):
         mine = [update for update in updates if update.sequence is sequence]
         assert [i for update in mine for i in update.ids] == sequence.ids
-        assert "".join(update.text for update in mine) == sequence.text
+        assert "".join(update.text for update in mine) == sequence.completion.text
         assert [update.finish_reason for update in mine if update.finish_reason] == [
             sequence.finish_reason
         ]
