@@ -250,7 +250,7 @@ def reserve(caches: Sequence[KVCache], counts: Sequence[int]) -> None:
     sequence, up to the context length.
     """
     lengths = [cache.length + n for cache, n in zip(caches, counts, strict=True)]
-    lacking = [c for c, n in zip(caches, lengths, strict=True) if len(c.store.keys) < _tiles(n)]
+    lacking = [c for c, n in zip(caches, lengths, strict=True) if len(c.place[0].keys) * TILE < n]
     if lacking:
         stores = {id(cache.store): cache.store for cache in caches if cache not in lacking}
         if not any(store.move_in(lacking, max(lengths)) for store in stores.values()):
