@@ -4,7 +4,7 @@ The Machine, also on the page of `gpt2np explain`:
 
 machine.js  a picture of a forward pass, with a slider from its start to its end
 words.js    a sentence for each moment
-stage.js    the picture on a canvas
+stage.js    the picture on a canvas, a pure function of the pass, the moment and what is looked at
 zoom.js     zooms into the picture: block, head, score, token
 scenes.js   the pictures of the parts that zoom.js opens
 numbers.js  the numbers as tables

@@ -20,7 +20,7 @@ function markCells() {
   if (state.off.size) $("try-part").hidden = true;
 }
 
-let asked = 0; // the number of the latest suggestion
+let asked = 0; // the latest suggestion
 
 /** Offer the head that looks back most of those without which another token is drawn. */
 async function suggest() {
@@ -33,7 +33,8 @@ async function suggest() {
   const whole = await ask();
   const pass = readPass(whole);
   const looks = Array.from({ length: pass.n_layer }, (_, layer) => ({
-    ...{ layer, ...pass.strongestLook(layer, pass.count - 1) },
+    layer,
+    ...pass.strongestLook(layer, pass.count - 1),
   })).filter(({ weight }) => weight);
   const keys = looks
     .sort((a, b) => b.weight - a.weight)

@@ -1,5 +1,3 @@
-// The picture of a pass on a canvas: a pure function of the pass, the moment and what is looked at.
-
 import { strongest } from "./pass.js";
 import { clamp, ease } from "./view.js";
 
