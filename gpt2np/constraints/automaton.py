@@ -187,18 +187,22 @@ class ByteAutomaton:
 
 def _fewest_bytes_of_all(tree: Tree) -> dict[int, float]:
     """Return the fewest bytes that each subtree matches, by its id; a tree may contain itself."""
-    subtrees: dict[int, Tree] = {}
-    stack = [tree]
+    subtrees: dict[int, Tree] = {}  # parts come first, so that without cycles one pass suffices
+    seen: set[int] = set()
+    stack: list[tuple[Tree, bool]] = [(tree, False)]
     while stack:
-        subtree = stack.pop()
-        if id(subtree) not in subtrees:
+        subtree, are_parts_done = stack.pop()
+        if are_parts_done:
             subtrees[id(subtree)] = subtree
-            stack += () if isinstance(subtree, CharacterClass) else subtree.parts
+        elif id(subtree) not in seen:
+            seen.add(id(subtree))
+            parts = () if isinstance(subtree, CharacterClass) else subtree.parts
+            stack += [(subtree, True), *((part, False) for part in parts)]
     n_bytes = dict.fromkeys(subtrees, math.inf)
     before: dict[int, float] = {}
     while before != n_bytes:  # at most once for each level of the text with the fewest bytes
         before = dict(n_bytes)
-        for key, subtree in reversed(subtrees.items()):
+        for key, subtree in subtrees.items():
             n_bytes[key] = _fewest_bytes(subtree, n_bytes)
     return n_bytes
 
