@@ -108,7 +108,7 @@ def schema_tree(schema: object) -> Tree:
     try:
         return _Compiler(_Part(schema, "#")).tree
     except RecursionError as error:
-        raise _error("#", "the schema nests too deep, or is a reference to itself") from error
+        raise _error("#", "the schema nests too deep") from error
 
 
 class _Compiler:
@@ -118,6 +118,7 @@ class _Compiler:
         self._root = root
         self._work = WorkCounter()
         self._trees: dict[frozenset[str], Tree] = {}  # paths of schemas that must all hold → tree
+        self._open: list[str] = []  # paths of the schemas whose alternatives are being computed
         self.tree = self._all([root])
 
     def _all(self, parts: Sequence[_Part]) -> Tree:
@@ -142,8 +143,13 @@ class _Compiler:
         factors = [[_own_keywords(part)]]
         if isinstance(schema, bool):
             return factors[0] if schema else []
+        self._open.append(part.path)
         if "$ref" in schema:
-            factors.append(self._alternatives(self._target(part)))
+            target = self._target(part)
+            if target.path in self._open:
+                text = f"$ref {short_repr(schema['$ref'])} leads to itself, without a value between"
+                raise _error(part.path, text + "; put it into items or properties")
+            factors.append(self._alternatives(target))
         factors += map(self._alternatives, part.all("allOf"))
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
@@ -151,6 +157,7 @@ class _Compiler:
                 if keyword == "oneOf":
                     self._check_disjoint(branches, part.path)
                 factors.append([*chain.from_iterable(branches)])
+        self._open.pop()
         return self._all_of(factors, part.path)
 
     def _target(self, part: _Part) -> _Part:
@@ -258,6 +265,8 @@ def _wrong(keyword: str, value: Any) -> str:
     expected = _KEYWORDS[keyword]
     if expected and _type(value) not in _TYPES[expected]:
         return f"of type {expected}"
+    if expected == "number" and not abs(value) < 1e100:
+        return "less than 1e100 in size"
     if expected == "integer" and value < 0:
         return "at least 0"
     if keyword in ("minLength", "minItems") and value > _MAX_LEAST:
