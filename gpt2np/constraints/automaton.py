@@ -124,7 +124,7 @@ class ByteAutomaton:
                     following = self._follow(tree, n_read, then)
                     new = {c: None for c in following if c.n_bytes < math.inf and c not in reached}
                     reached.update(new)
-                    stack += new
+                    stack += reversed(new)
             self._work.add(_FOLLOWED * len(reached))
             self._read[start] = tuple(found)
         return self._read[start]
