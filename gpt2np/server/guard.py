@@ -65,7 +65,8 @@ class Guard:
             hint = "add it to the option allowed_hosts of the server, or set an API key"
             message = f"the server is not known as {short_repr(host)}; {hint}"
             return _error(403, message)
-        if not _is_open(path) and not self._has_key(headers):
+        is_open = path in ("/", "/health") or path.startswith("/playground/")  # it asks for the key
+        if not is_open and not self._has_key(headers):
             message = "missing or wrong API key; send Authorization: Bearer KEY"
             return _error(401, message, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -121,11 +122,6 @@ async def _refuse_and_close(refusal: JSONResponse, receive: Receive, send: Send)
         while (await asyncio.wait_for(receive(), deadline - time.monotonic())).get("more_body"):
             pass
     await send({"type": "http.response.body"})
-
-
-def _is_open(path: str) -> bool:
-    """Tell whether a path needs no key: the playground asks for the key itself."""
-    return path in ("/", "/health") or path.startswith("/playground/")
 
 
 def _error(

@@ -13,12 +13,14 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 
+from safetensors.numpy import load
+
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, Metrics, UnavailableError, run_on
 from gpt2np.server.replies import Json, event
-from gpt2np.training.teach import N_STEPS, read_weights, request_bytes
+from gpt2np.training.teach import N_STEPS, request_bytes
 
 _MAX_TOKENS = 512  # of a page
 _MAX_WEIGHTS = 20_000_000  # a training takes 16 bytes for each, and up to 0.3 GB for the page
@@ -126,7 +128,7 @@ async def _train(
     timer = loop.call_at(deadline + _GRACE, process.kill)
     step = 0
     try:
-        process.stdin.write(f"{len(request)}\n".encode() + request)
+        process.stdin.write(request)
         with suppress(asyncio.IncompleteReadError):
             while line := await process.stdout.readline():
                 message = json.loads(line)
@@ -152,7 +154,7 @@ async def _train(
 def _taught(engine: Engine, name: str, data: bytes) -> Engine:
     """Return an engine that differs from another in the model's name and weights."""
     lm = engine.lm
-    weights = {name: array.astype(lm.model.dtype) for name, array in read_weights(data).items()}
+    weights = {name: array.astype(lm.model.dtype) for name, array in load(data).items()}
     model = GPT2(lm.model.config, weights, weight_dtype=lm.model.weight_dtype, exact=lm.model.exact)
     model.processes = lm.model.processes
     taught = LanguageModel(

@@ -1,23 +1,23 @@
 """Fine-tuning on one page of text: the program of the process that a server starts for it.
 
-The server writes the size of the request in bytes to stdin, on a line of its own, and then the
-request: the model and the page (`request_bytes`). For each step, this process writes a line of JSON
-to stdout. `n_bytes` in the line is the size of an .npz file of the weights, which follows the line;
-0 means no file. To ask for another step, the server writes a line. To stop, the server closes
-stdin, and receives the weights.
+The server writes the config, the page and the weights to stdin (`request_bytes`). For each step,
+this process writes a line of JSON to stdout. `n_bytes` in a line is the size of the weights, as a
+.safetensors file, which follow the line; 0 means no weights. To ask for another step, the server
+writes a line. To stop, the server closes stdin, and receives the weights.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from typing import BinaryIO
 
 import numpy as np
+from safetensors.numpy import load, save
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array, IntArray
@@ -52,24 +52,19 @@ def teach(config: GPT2Config, weights: dict[str, Array], ids: IntArray) -> Itera
 
 
 def request_bytes(config: GPT2Config, weights: Mapping[str, Array], ids: Sequence[int]) -> bytes:
-    """Return a model and the token ids of a page, as `teach_stdin` reads them."""
-    arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in weights.items()}
-    return npz_bytes(
-        {**arrays, "config": np.array(json.dumps(asdict(config))), "ids": np.array(ids)}
-    )
+    """Return a model and the token ids of a page, as `read_request` reads them."""
+    data = save({name: np.ascontiguousarray(array, "f4") for name, array in weights.items()})
+    page = {"config": asdict(config), "ids": list(ids), "n_bytes": len(data)}
+    return json.dumps(page).encode() + b"\n" + data
 
 
-def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """Return arrays as an .npz file."""
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    return file.getvalue()
-
-
-def read_weights(data: bytes) -> dict[str, Array]:
-    """Return the weights of a snapshot."""
-    with np.load(io.BytesIO(data)) as file:
-        return dict(file)
+def read_request(file: BinaryIO) -> tuple[GPT2Config, dict[str, Array], IntArray]:
+    """Read a model and the token ids of a page."""
+    page = json.loads(file.readline())
+    page["config"]["eos_token_ids"] = tuple(page["config"]["eos_token_ids"])
+    weights = load(file.read(page["n_bytes"]))  # read-only
+    copies = {name: array.copy() for name, array in weights.items()}
+    return GPT2Config(**page["config"]), copies, np.array(page["ids"])
 
 
 def teach_stdin() -> None:
@@ -78,24 +73,21 @@ def teach_stdin() -> None:
     if hasattr(os, "nice"):
         os.nice(10)  # the server's streams go first
     stdin = sys.stdin.buffer
-    given = read_weights(stdin.read(int(stdin.readline())))
-    config = json.loads(str(given.pop("config")))
-    config["eos_token_ids"] = tuple(config["eos_token_ids"])
-    ids = given.pop("ids")
+    config, weights, ids = read_request(stdin)
     try:
-        for step, loss in enumerate(teach(GPT2Config(**config), given, ids)):
-            _send(step, loss, given if step in SNAPSHOTS else {})
+        for step, loss in enumerate(teach(config, weights, ids)):
+            _send(step, loss, weights if step in SNAPSHOTS else {})
             if step == N_STEPS:
                 return None
             if not stdin.readline():
-                return None if step in SNAPSHOTS else _send(step, loss, given)
+                return None if step in SNAPSHOTS else _send(step, loss, weights)
     except BrokenPipeError:
         os._exit(1)  # Python would try to write again
 
 
 def _send(step: int, loss: float, weights: Mapping[str, Array]) -> None:
     """Write the line of a step to stdout, and the weights, if any."""
-    data = npz_bytes(weights) if weights else b""
+    data = save(dict(weights)) if weights else b""
     line = json.dumps({"step": step, "loss": loss, "n_bytes": len(data)})
     sys.stdout.buffer.write(line.encode() + b"\n" + data)
     sys.stdout.buffer.flush()

@@ -1,5 +1,7 @@
 """Training in NumPy against torch: the optimizer, losses of steps."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from gpt2np import Tokenizer
 from gpt2np.model import GPT2
 from gpt2np.training.adamw import learning_rate
 from gpt2np.training.options import TrainerOptions
-from gpt2np.training.teach import read_weights, request_bytes, teach
+from gpt2np.training.teach import read_request, request_bytes, teach
 from gpt2np.training.trainer import Trainer, draw_sequences
 
 BUNDLED = {"n_layer": 6, "n_head": 4, "n_embd": 256, "n_positions": 512}
@@ -80,8 +82,9 @@ def test_a_step_of_fine_tuning_or_teaching_changes_every_weight(tmp_path, order)
     tokenizer, options = Tokenizer.load("weights"), TrainerOptions(max_steps=10, warmup_steps=0)
     trainer = Trainer(tmp_path / "c.npy", tmp_path, tokenizer, options, model=model)
     trainer.take_step()
-    taught = read_weights(request_bytes(model.config, model.weights, ids.tolist()))
-    steps = teach(model.config, {name: taught[name] for name in arrays}, ids)
+    request = request_bytes(model.config, model.weights, ids.tolist())
+    config, taught, ids = read_request(io.BytesIO(request))
+    steps = teach(config, taught, ids)
     next(steps)
     next(steps)
     for name, array in model.weights.items():

@@ -20,6 +20,7 @@ from helpers.paths import CHECKOUT
 from helpers.playground import in_sight, look_at, set_inputs, wait_for_end
 from helpers.processes import children, is_running, wait_until
 from helpers.server import running_server
+from safetensors.numpy import save
 
 from gpt2np import load
 from gpt2np.chat.template import ChatTemplate
@@ -28,7 +29,7 @@ from gpt2np.server import teach
 from gpt2np.server.app import _stream_response
 from gpt2np.server.engine import Engine, Metrics
 from gpt2np.server.options import ServerOptions
-from gpt2np.training.teach import N_STEPS, SNAPSHOTS, npz_bytes
+from gpt2np.training.teach import N_STEPS, SNAPSHOTS
 
 PAGE = (CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt").read_text()
 PARAGRAPH = PAGE.partition("\n\n")[0]
@@ -166,7 +167,7 @@ def test_the_first_512_tokens_of_a_longer_page_are_learned(client):
 def test_a_taught_model_keeps_the_options_and_its_memory_is_freed(options):
     lm = load("bundled", **options)
     engine = Engine(lm, Metrics(), ServerOptions(), ChatTemplate("{{ messages }}", {}, "a test"))
-    data = npz_bytes({name: 2 * array for name, array in lm.model.weights.items()})
+    data = save({name: 2 * array for name, array in lm.model.weights.items()})
     taught = teach._taught(engine, "taught", data)
 
     def kept(engine):
