@@ -53,11 +53,6 @@ def either(branches: Iterable[Tree]) -> Tree:
     return Alternation(tuple(branches))
 
 
-def optional(part: Tree) -> Tree:
-    """Return a tree that matches `part` or the empty text."""
-    return Repetition(part, 0, 1)
-
-
 def literal(value: object) -> Tree:
     """Return a tree that matches a JSON value; its strings are written in one way."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -101,7 +96,7 @@ def array(item: Tree, least: int = 0, most: int | None = None) -> Tree:
         return sequence(*_BRACKETS)
     more = Repetition(sequence(_COMMA, item), max(least - 1, 0), most and most - 1)
     items = sequence(item, more)
-    return sequence(_BRACKETS[0], items if least else optional(items), _BRACKETS[1])
+    return sequence(_BRACKETS[0], items if least else Repetition(items, 0, 1), _BRACKETS[1])
 
 
 def object_of(members: Sequence[tuple[Tree, bool]], additional: Tree | None) -> Tree:
@@ -163,7 +158,7 @@ def _digits(low: int, high: int, n: int, n_decimals: int) -> Tree:
         sequence(*start, _digit(first, last), _digits(least, most, n - 1, n_decimals))
         for first, last, least, most in split(low, high, 10 ** (n - 1))
     )
-    return optional(tree) if n <= n_decimals and low == 0 else tree
+    return Repetition(tree, 0, 1) if n <= n_decimals and low == 0 else tree
 
 
 @lru_cache
