@@ -27,6 +27,7 @@ from gpt2np.constraints.syntax import ANYTHING, Alternation, Repetition, Tree, W
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 _SUBSCHEMA = 300  # units of work, each time that references lead to it
+_CONSTANT = 20  # units of work, each time that two branches of oneOf are compared
 _MAX_LEAST = 10_000  # characters or items that a value must have: a context holds fewer
 
 _ANNOTATIONS = {
@@ -187,7 +188,8 @@ class _Compiler:
 
     def _are_disjoint(self, a: _Keywords, b: _Keywords) -> bool:
         """Return whether certainly no value is valid for both, also by a required property."""
-        self._work.add(_SUBSCHEMA)
+        n_constants = len([*a.get("enum", ()), *b.get("enum", ())])
+        self._work.add(_SUBSCHEMA + _CONSTANT * n_constants)
         if _differ(a, b) or _types(a) & _types(b) != {"object"}:
             return _differ(a, b)
         names = {*a.get("required", ())} & {*b.get("required", ())}
