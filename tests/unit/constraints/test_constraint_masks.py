@@ -77,10 +77,7 @@ def test_choices(tokens):
 
 
 def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
-    """All texts need a larger automaton than is allowed; each result is that of the text alone.
-
-    Each of the 2⁷ endings of a text has a state of its own.
-    """
+    """Each of the 2⁷ endings has a state, more than are allowed; a result depends on no other."""
     monkeypatch.setattr(syntax, "MAX_WORK", 60_000)
     few = {number: data for number, data in tokens.items() if len(data) < 3}
     start, known = constraint(few, regex="[ab]*a[ab]{7}c"), []
@@ -175,11 +172,7 @@ def test_a_vocabulary_that_lacks_bytes(tokens):
 
 @pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.slow)])
 def test_many_readings_take_bounded_time_and_memory(tokens, share, monkeypatch):
-    """800 alternatives, nearly all of which remain after each letter; 24 s and 1.7 GB before.
-
-    A tenth of the alternatives and of the limits, since tracemalloc takes most of the time; with
-    `-m slow`, all.
-    """
+    """800 alternatives, nearly all of which remain after each letter; without `slow`, a tenth."""
     letters = [random.Random(row).choice("abcdefghijklmnopqrstuvwxyz") for row in range(800)]
     many_readings = "|".join(f"[^{letter}]" * 30 for letter in letters[::share])
     monkeypatch.setattr(syntax, "MAX_WORK", syntax.MAX_WORK // share)
