@@ -197,7 +197,7 @@ def _fewest_bytes_of_all(tree: Tree) -> dict[int, float]:
         elif id(subtree) not in seen:
             seen.add(id(subtree))
             parts = () if isinstance(subtree, CharacterClass) else subtree.parts
-            stack += [(subtree, True), *((part, False) for part in parts)]
+            stack += [(subtree, True), *{id(part): (part, False) for part in parts}.values()]
     n_bytes = dict.fromkeys(subtrees, math.inf)
     before: dict[int, float] = {}
     while before != n_bytes:  # at most once for each level of the text with the fewest bytes
