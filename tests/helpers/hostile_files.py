@@ -179,10 +179,6 @@ def shard_of(folder: Path, number: int = 0) -> Path:
     return sorted(folder.glob("model-*.safetensors"))[number]
 
 
-def on_shard(change: Callable[[Path], Any]) -> Change:
-    return lambda folder: change(shard_of(folder))
-
-
 def linked_elsewhere(folder: Path) -> None:
     """Link the files as in the Hugging Face cache: snapshots/…/config.json → ../../blobs/…"""
     blobs = folder.with_name(folder.name + "-blobs")
@@ -265,7 +261,7 @@ HAND_MADE: dict[str, Hostile] = {
     "end of text a lone surrogate": Hostile(configured(eos_token_id="\ud800"), r"\\ud800"),
     # the index and the shards
     "index without a map": Hostile(raw(b"{}", INDEX), "it has no weight_map", "float16"),
-    "shard a FIFO": Hostile(on_shard(fifo), "not a file", "float16"),
+    "shard a FIFO": Hostile(lambda folder: fifo(shard_of(folder)), "not a file", "float16"),
     "tensor in another shard": Hostile(
         lambda folder: map_tensor(WTE, shard_of(folder, -1).name)(folder), None, "float16"
     ),

@@ -176,15 +176,13 @@ def random_siblings(rng, depth=2):
         elif keyword == "$ref":
             schema["$ref"] = f"#/$defs/{rng.choice('xy')}"
         else:
-            branch = (lambda: random_siblings(rng, depth - 1)) if depth else _leaf(rng)
-            schema[keyword] = [branch() for _ in range(rng.randint(1, 3))]
+            schema[keyword] = [
+                random_siblings(rng, depth - 1) if depth else rng.choice(_SIBLINGS)
+                for _ in range(rng.randint(1, 3))
+            ]
     return schema
 
 
 def random_siblings_root(rng):
     """Return a schema of `random_siblings` with the definitions that it refers to."""
     return random_siblings(rng) | {"$defs": {name: rng.choice(_SIBLINGS) for name in "xy"}}
-
-
-def _leaf(rng):
-    return lambda: rng.choice(_SIBLINGS)

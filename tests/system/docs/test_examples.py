@@ -29,11 +29,10 @@ def blocks(page):
     return read_blocks((CHECKOUT / page).read_text(encoding="utf-8"))
 
 
-def is_example(page):
-    return any(block.language in ("python", "console") for block in blocks(page))
-
-
-@pytest.mark.parametrize("page", filter(is_example, PAGES))
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if {"python", "console"} & {block.language for block in blocks(p)}],
+)
 def test_the_examples_run_and_print_the_output_shown(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "page"}
