@@ -55,8 +55,8 @@ Reading = tuple[Node, Continuation]
 DEAD = 0
 """The ByteAutomaton state from which no match can be reached."""
 
-# Units of work, see MAX_WORK: 50,000 continuations, or 100 readings of 2,000 states.
-_CONTINUATION = 60
+# Units of work, see MAX_WORK: 100,000 continuations, or 100 readings of 2,000 states.
+_CONTINUATION = 40
 _FOLLOWED = 20
 _STATE = 500  # for the row of targets
 _READING = 10

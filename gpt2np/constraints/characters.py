@@ -95,10 +95,9 @@ END = Node((), 0)
 def first_node(characters: Ranges) -> Node:
     """Return the node before the first byte of a character of a set."""
     edges: list[tuple[int, int, Node]] = []
-    for n_continuation in range(4):  # number of bytes after the first
+    for n_continuation, lead in enumerate(_LEAD_BITS):  # number of bytes after the first
         low, high = _FIRST_CODES[n_continuation], _FIRST_CODES[n_continuation + 1] - 1
         codes = [(max(a, low), min(b, high)) for a, b in characters if a <= high and b >= low]
-        lead = _LEAD_BITS[n_continuation]
         edges += [(a + lead, b + lead, to) for a, b, to in _edges(codes, n_continuation)]
     return _node(tuple(edges))
 
@@ -114,12 +113,11 @@ def _edges(codes: Sequence[tuple[int, int]], n_continuation: int) -> list[tuple[
     for low, high in codes:
         for first, last, least, most in split(low, high, 64**n_continuation):
             tails.setdefault((first, last), []).append((least, most))
-    return [(*upper, _tail(lower, n_continuation)) for upper, lower in sorted(tails.items())]
-
-
-def _tail(codes: Sequence[tuple[int, int]], n_continuation: int) -> Node:
-    edges = _edges(codes, n_continuation - 1)
-    return _node(tuple((a + 0x80, b + 0x80, to) for a, b, to in edges))
+    edges = []
+    for (first, last), codes in sorted(tails.items()):
+        tail = tuple((a + 0x80, b + 0x80, to) for a, b, to in _edges(codes, n_continuation - 1))
+        edges.append((first, last, _node(tail)))
+    return edges
 
 
 @lru_cache(1 << 14)  # characters and sets share nodes

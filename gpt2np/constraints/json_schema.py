@@ -204,10 +204,9 @@ class _Compiler:
             return json_text.ANY_VALUE
         implied = (_TYPES[_TYPE_OF[keyword]] for keyword in keywords.keys() - {"type"})
         types = keywords["type"] if "type" in keywords else set().union(*implied)
-        is_whole = "number" not in types
         trees: dict[str, Callable[[], Tree]] = {
             "string": lambda: _string(keywords, path),
-            "integer": lambda: _number(keywords, is_whole),  # also of "number"
+            "integer": lambda: _number(keywords, "number" not in types),  # also of "number"
             "boolean": lambda: json_text.BOOLEAN,
             "null": lambda: json_text.NULL,
             "array": lambda: self._array(keywords),

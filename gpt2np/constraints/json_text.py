@@ -155,12 +155,7 @@ def _digits(low: int, high: int, n: int, n_decimals: int) -> Tree:
         return EMPTY
     start = [_POINT] if n == n_decimals else []
     tree = either(
-        sequence(*start, _digit(first, last), _digits(least, most, n - 1, n_decimals))
+        sequence(*start, parse(f"[{first}-{last}]"), _digits(least, most, n - 1, n_decimals))
         for first, last, least, most in split(low, high, 10 ** (n - 1))
     )
     return Repetition(tree, 0, 1) if n <= n_decimals and low == 0 else tree
-
-
-@lru_cache
-def _digit(low: int, high: int) -> Tree:
-    return CharacterClass(character_set([(ord("0") + low, ord("0") + high)]))

@@ -31,11 +31,9 @@ from gpt2np.constraints.characters import (
 )
 from gpt2np.errors import InvalidArgumentError, short_repr
 
-MAX_DEPTH = 100
-"""Maximum nesting depth of groups."""
-
-MAX_WORK = 3_000_000
-"""Units of work of one pattern or one mask: each takes about 50 ns or 10 bytes, so about 0.15 s."""
+MAX_DEPTH = 100  # of nested groups
+MAX_WORK = 4_000_000
+"""Units of work of one pattern or one mask: each takes about 50 ns or 10 bytes, so about 0.2 s."""
 
 _CHARACTER = 30  # units of work for each character of a pattern
 _RANGE = 9  # units of work for each range of characters in a set in brackets; \\w has 760

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -72,6 +72,8 @@ class PackedMatrix:
     scale: Array | None = None
     bias: Array | None = None
     _ranges: dict[tuple[int, int], PackedMatrix] = field(default_factory=dict, init=False)
+    # Not a cached_property: before Python 3.12 it has a lock, which a fork could leave held.
+    _joined: dict[int, Array] = field(default_factory=dict, init=False)
 
     def factors(self, n: int) -> Array:
         """Return the matrices that n rows multiply without small-matrix kernels.
@@ -80,15 +82,12 @@ class PackedMatrix:
         """
         if not is_stored_by_output(self.data):
             return self.data
-        return self._joined[split_k(n, len(self.data))]
-
-    @cached_property
-    def _joined(self) -> dict[int, Array]:
-        """The panels as one matrix for all groups, and as one for each group; views."""
-        groups, n_panels, k, m = self.data.shape
-        by_output = self.data.transpose(1, 3, 0, 2).reshape(n_panels * m, groups * k)
-        matrices = ((i, by_output.reshape(n_panels * m, i, -1)) for i in (1, groups))
-        return {i: matrix.transpose(1, 2, 0)[:, None] for i, matrix in matrices}
+        groups = split_k(n, len(self.data))
+        if groups not in self._joined:
+            _, n_panels, _, m = self.data.shape
+            by_output = self.data.transpose(1, 3, 0, 2).reshape(n_panels * m, groups, -1)  # a view
+            self._joined[groups] = by_output.transpose(1, 2, 0)[:, None]
+        return self._joined[groups]
 
     @classmethod
     def view_of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix | None:

@@ -1,7 +1,7 @@
 """GPT-2's mathematical functions on arrays, with their derivatives, in the arguments' dtype.
 
-In float64, exp, tanh, erf and sums of rows are those of `gpt2np.kernels.exact`, with the same bits
-on every machine. In float32 and in derivatives, they are NumPy's, which are faster.
+In float64, the forward pass takes exp, tanh, erf and sums of rows from `gpt2np.kernels.exact`, with
+the same bits on every machine. In float32, and in losses, they are NumPy's, which are faster.
 
 Shape letters: N tokens, C channels, V vocabulary, h heads, n queries, T keys.
 """

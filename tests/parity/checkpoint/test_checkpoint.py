@@ -47,11 +47,17 @@ def test_all_problems_are_told_together(folder):
     with pytest.raises(CheckpointError) as error:
         GPT2.from_folder(folder)
     message = str(error.value)
-    assert "'gpt2np info' lists all problems" in message and "ln_f.bias is missing" in message
+    assert "ln_f.bias is missing" in message and "more" not in message
     assert "h.0.attn.rotary is unexpected" in message
     assert "h.2.mlp.c_fc.weight has shape (96, 24), expected (24, 96)" in message
     assert "h.1.ln_1.bias has dtype I64, expected one of F64, F32, F16, BF16" in message
     assert "\n" not in message
+
+
+def test_many_problems_are_counted(folder):
+    change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors)[:10]])
+    with pytest.raises(CheckpointError, match="and 4 more; list them with 'gpt2np info'"):
+        GPT2.from_folder(folder)
 
 
 def test_a_pointer_of_git_lfs(folder):
