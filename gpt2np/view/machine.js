@@ -198,8 +198,12 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   }
 
   function titleOf(kind) {
-    if (kind === "draw" && chosen === pass.count - 1) return [shown.title || "Chance picks"];
-    if (kind === "answer" && chosen === pass.count - 1) return ["What comes next, how likely?"];
+    if (chosen === pass.count - 1) {
+      const { title, effect } = shown;
+      if (kind === "answer") return ["Guess: what comes next?"];
+      if (kind === "draw")
+        return [effect ? button(title, () => caption.replaceChildren(effect)) : title];
+    }
     return [`A guess after block ${checkpoint() - 1}: what follows `, lineChipOf(pass, chosen)];
   }
 

@@ -195,24 +195,14 @@ export async function pin(index) {
   await showPass(context, token);
 }
 
-/** What the settings do before the draw: a title of the list, and a sentence. */
+/** What the settings do to the guess before the draw: a sentence, or null if they do nothing. */
 function settingsSay() {
   const { temperature, top_k, top_p } = readSettings();
-  if (!temperature)
-    return ["Predicted → the likeliest", "At temperature 0 the likeliest gets everything."];
-  if (temperature < 1)
-    return [
-      "Predicted → sharpened",
-      "Fewer odd words: the likeliest gets more, unlikely ones less.",
-    ];
-  if (temperature > 1)
-    return [
-      "Predicted → flattened",
-      "More surprises: the likeliest gets less, unlikely ones more.",
-    ];
-  if (top_k || top_p < 1)
-    return ["Predicted → filtered", "Only the likeliest stay. They share what the others had."];
-  return ["Chance picks", "At temperature 1 all keep their share."];
+  if (!temperature) return "At temperature 0 the likeliest gets everything.";
+  if (temperature < 1) return "Fewer odd words: the likeliest gets more, unlikely ones less.";
+  if (temperature > 1) return "More surprises: the likeliest gets less, unlikely ones more.";
+  if (top_k || top_p < 1) return "Only the likeliest stay. They share what the others had.";
+  return null;
 }
 
 let asked = 0; // the number of the latest pass to show
@@ -247,11 +237,11 @@ export async function showPass(context, token, options = {}) {
   );
   if (number !== asked) return null;
   const isOwn = !model || model === state.model.id;
-  const [title, effect] = settingsSay();
-  const parts = state.off.size ? "With all parts → without" : title;
+  const effect = !intact && settingsSay();
+  const title = state.off.size ? "With all parts → without" : effect ? "Guess → chance" : "Chance";
   machine.show(described, {
     ...{ token, effect, instead, isOwn, off: state.off, was: intact?.next },
-    title: base ? "Untaught → taught" : parts,
+    title: base ? "Untaught → taught" : title,
     // the prompt stays
     picks: isOwn && (!isTreeOfPrompt() || context.length >= state.tree.ids.length),
     ...options,
