@@ -154,7 +154,7 @@ export function renderStory() {
     $("intact").replaceChildren(...nodesOf(state.intact, lost).map(textOf));
   }
   if (state.off.size) {
-    const marks = element("span", { class: "changed" }, "marked: it differs");
+    const marks = element("b", { class: "changed" });
     const says = isDone ? [" · ", marks] : state.running ? [" · writing…"] : [];
     $("story-name").replaceChildren(`Without ${offNames()}`, ...says, allOn);
   }
@@ -201,7 +201,7 @@ function settingsSay() {
   if (!temperature) return "At temperature 0 the likeliest gets everything.";
   if (temperature < 1) return "Fewer odd words: the likeliest gets more, unlikely ones less.";
   if (temperature > 1) return "More surprises: the likeliest gets less, unlikely ones more.";
-  if (top_k || top_p < 1) return "Only the likeliest stay. They share what the others had.";
+  if (top_k || top_p < 1) return "Only the likeliest stay, and share the rest.";
   return null;
 }
 
@@ -238,7 +238,7 @@ export async function showPass(context, token, options = {}) {
   if (number !== asked) return null;
   const isOwn = !model || model === state.model.id;
   const effect = !intact && settingsSay();
-  const title = state.off.size ? "With all parts → without" : effect ? "Guess → chance" : "Chance";
+  const title = state.off.size ? "All on → off" : effect ? "Guess → chance" : "Chance";
   machine.show(described, {
     ...{ token, effect, instead, isOwn, off: state.off, was: intact?.next },
     title: base ? "Untaught → taught" : title,
@@ -335,9 +335,7 @@ function sayWritten(n, reason) {
   const isFull = allIds().length > state.model.n_positions - 1;
   const why =
     reason === "stop" ? " The model ended the text." : isFull ? " The context is full." : "";
-  const how = state.intact
-    ? ", with the same random numbers. Only marked words differ."
-    : ". Green: likely. Press a word.";
+  const how = state.intact ? ", with the same random numbers." : ". Green: likely. Press a word.";
   setStatus(`${counted(n, "token")} written${how}${why}`);
 }
 
@@ -390,8 +388,9 @@ async function writeText(start, count, seed, isQuick) {
   if (error && !signal.aborted) return showError(error, ` ${kept}`);
   const ids = allIds();
   const ends = state.off.size ? null : ["What is one part good for? Switch it off and compare."];
-  if (state.pinned !== null)
-    await showPass(ids.slice(0, state.pinned), ids[state.pinned] ?? null, { ends });
+  const { pinned } = state;
+  if (pinned !== null && (await showPass(ids.slice(0, pinned), ids[pinned] ?? null, { ends })))
+    find("#story-name .changed")?.replaceChildren(...find(".machine-caption").childNodes);
 }
 
 let written = null; // the promise of the latest text
