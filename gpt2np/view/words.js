@@ -20,5 +20,5 @@ export function sentence(pass, { kind, layer }, line) {
     return guess ? [says, ": ", chipOf(pass, guess.ids[0]), "."] : [says, "."];
   }
   if (line < pass.count - 1) return ["Only the last row predicts, not ", chip, "."];
-  return ["The last guess. It learned by guessing words in many stories."];
+  return ["The model learned to guess the next word from many texts."];
 }
