@@ -25,8 +25,6 @@ from gpt2np.checkpoint.safetensors_file import (
 from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError, errors_at
 from gpt2np.hub.model_files import INDEX_FILE, list_weight_files, missing_weights
 
-_MAX_LISTED = 6  # problems in one error message
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -70,12 +68,10 @@ class Checkpoint:
     def model_tensors(self) -> dict[str, TensorInfo]:
         """Return the tensors in the order of the pass; leave out a copy of the embedding."""
         if problems := self.find_problems():
-            n_more = len(problems) - _MAX_LISTED
-            more = f"; and {n_more} more; list them with 'gpt2np info'" if n_more > 0 else ""
-            raise CheckpointError(
-                f"the weights in {self.folder} do not match its config.json: "
-                f"{'; '.join(problems[:_MAX_LISTED])}{more}"
-            )
+            listed, n_more = "; ".join(problems[:6]), len(problems[6:])
+            more = f"; and {n_more} more; list them with 'gpt2np info'" if n_more else ""
+            text = f"the weights in {self.folder} do not match its config.json: {listed}{more}"
+            raise CheckpointError(text)
         shapes = weight_shapes(self.config, head=LM_HEAD in self.tensors)
         tensors = {name: self.tensors[name] for name in shapes}
         if LM_HEAD in tensors:
