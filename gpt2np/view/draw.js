@@ -12,7 +12,7 @@ import {
 } from "./view.js";
 
 // of the phase: until then temperature and filters stretch and cut the ruler
-const STRETCHED = 0.5;
+export const STRETCHED = 0.5;
 const FALLEN = 0.9; // of the phase: until then the number falls
 const FALL = 10; // px
 
@@ -25,10 +25,11 @@ function shareAt({ start, from, logprob, sampled }, f) {
 /** Which of the three parts of the draw `f` is in: stretched, falling, fallen. */
 const part = (f) => (f <= STRETCHED ? 0 : f < FALLEN ? 1 : 2);
 
-function says(pass, { token, drawn, was, instead }, f) {
+function says(pass, { token, drawn, was, effect, instead }, f) {
   if (token === null) return ["A random number picks one of these."];
   const own = pass.next.find(({ id }) => id === token);
   const chip = nextChipOf(pass, token);
+  if (!part(f) && !was) return [effect];
   if (own?.sampled === 1) return [chip, " has the whole ruler: nothing is left to chance."];
   if (drawn === null)
     return [chip, " came next", ...(own ? [": ", shareElement(own.sampled)] : []), "."];
@@ -60,7 +61,7 @@ function point(context, pass, place, colors, moment, { named, line }) {
   const arc = arcs.find(({ key }) => key === named.key);
   if (arc) {
     const [[, y], , , to] = arc.points;
-    write(context, place, colors, `looks ${percent(arc.weight)}`, to[0] + 4, (y + to[1]) / 2);
+    write(context, place, colors, percent(arc.weight), to[0] + 4, (y + to[1]) / 2);
   }
   context.fillStyle = colors.paper;
   context.globalAlpha = 0.75 * clamp(moment - end);
@@ -68,7 +69,7 @@ function point(context, pass, place, colors, moment, { named, line }) {
   context.fillRect(left(pass.n_layer - 1), 0, width, place.y(pass.count - 1) - pitch / 2);
   context.globalAlpha = 1;
   const above = place.y(pass.count - 1) - Math.min(24, pitch / 2);
-  const passed = moment >= 3 ? Math.min(pass.n_layer, Math.floor((moment - 1) / 2)) : -1;
+  const passed = moment > 3 ? Math.min(pass.n_layer, Math.floor((moment - 1) / 2)) : -1;
   const isWide = place.block > 90 && moment <= end;
   let guess = "?";
   for (let k = isWide ? 0 : Math.max(0, passed); k <= passed; k++) {

@@ -1,3 +1,4 @@
+import { STRETCHED } from "./draw.js";
 import { lineChipOf, nextChipOf } from "./numbers.js";
 import { button, element } from "./view.js";
 
@@ -11,10 +12,10 @@ const secondsOf = ({ kind, layer }, { n_layer }) =>
     draw: 2,
   })[kind];
 
-/** Where the guide waits: ends of phases, not within later blocks. */
+/** Where the guide waits: ends of phases, not within later blocks; in the draw. */
 function stopsOf(phases) {
   const n = phases.length;
-  return [...new Set([1, 2, 3, n - 2, n - 1, n])];
+  return [...new Set([1, 2, 3, n - 2, n - 1, n - 1 + STRETCHED, n])];
 }
 
 /** Play the passes in the picture of `host`; `onRun()` takes the focus of a button that goes. */
@@ -149,10 +150,10 @@ export function createGuide(host, onRun) {
       const pass = host.pass();
       const guess = nextChipOf(pass, pass.lens[passed].ids[0]);
       if (passed < pass.n_layer)
-        return [`Block ${layer} looks back again. The guess so far: `, guess];
+        return [`Block ${layer} builds on block ${layer - 1}. The guess so far: `, guess];
       const look = pass.strongestLook(layer, pass.count - 1);
-      const does = look ? [" looked most at ", lineChipOf(pass, look.key)] : [" is the last"];
-      return [`Block ${layer}`, ...does, ". The last guess: ", guess, "."];
+      const does = look ? [" fetched most from ", lineChipOf(pass, look.key)] : [" is the last"];
+      return [`Block ${layer}`, ...does, ". Its guess counts: ", guess, "."];
     },
     /** Play the pass; the promise tells at its end whether nobody left the guide. */
     play({ seconds, isGuided = false, waits = false, onEnd }) {

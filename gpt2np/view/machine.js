@@ -198,12 +198,8 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   }
 
   function titleOf(kind) {
-    if (chosen === pass.count - 1) {
-      const { title, effect } = shown;
-      if (kind === "answer") return ["Guess: what comes next?"];
-      if (kind === "draw")
-        return [effect ? button(title, () => caption.replaceChildren(effect)) : title];
-    }
+    if (kind === "draw" && chosen === pass.count - 1) return [shown.title || "Chance picks"];
+    if (kind === "answer" && chosen === pass.count - 1) return ["What comes next, how likely?"];
     return [`A guess after block ${checkpoint() - 1}: what follows `, lineChipOf(pass, chosen)];
   }
 

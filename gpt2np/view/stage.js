@@ -195,8 +195,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     context.strokeRect(x - w / 2, y - h / 2, w, h);
     context.globalAlpha = 1;
   };
-  const fade = view.isGuided ? 1 - 0.75 * clamp(moment - 3) : 1; // of the other rows
-  const looked = (line) => (line === view.line ? 1 : 0.5 * fade);
+  const looked = (line) => (line === view.line ? 1 : 0.5);
   // How far a vector has come: in block `layer`, 0 … 1 through attention and MLP.
   const through = clamp((moment - 1) / (2 * layers)) * layers;
   const layer = Math.min(layers - 1, Math.floor(through));
@@ -231,7 +230,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
 
   function drawVectors(line) {
     const y = place.y(line);
-    const opacity = line === view.line || line === last ? 1 : 0.75 * fade;
+    const opacity = line === view.line || line === last ? 1 : 0.75;
     if (!moment) return;
     if (moment < 1) {
       const f = ease(moment * 1.25);

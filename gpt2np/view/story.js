@@ -154,7 +154,7 @@ export function renderStory() {
     $("intact").replaceChildren(...nodesOf(state.intact, lost).map(textOf));
   }
   if (state.off.size) {
-    const marks = element("b", { class: "changed" });
+    const marks = element("span", { class: "changed" }, "marked: it differs");
     const says = isDone ? [" · ", marks] : state.running ? [" · writing…"] : [];
     $("story-name").replaceChildren(`Without ${offNames()}`, ...says, allOn);
   }
@@ -195,14 +195,24 @@ export async function pin(index) {
   await showPass(context, token);
 }
 
-/** What the settings do to the guess before the draw: a sentence, or null if they do nothing. */
+/** What the settings do before the draw: a title of the list, and a sentence. */
 function settingsSay() {
   const { temperature, top_k, top_p } = readSettings();
-  if (!temperature) return "At temperature 0 the likeliest gets everything.";
-  if (temperature < 1) return "Fewer odd words: the likeliest gets more, unlikely ones less.";
-  if (temperature > 1) return "More surprises: the likeliest gets less, unlikely ones more.";
-  if (top_k || top_p < 1) return "Only the likeliest stay, and share the rest.";
-  return null;
+  if (!temperature)
+    return ["Predicted → the likeliest", "At temperature 0 the likeliest gets everything."];
+  if (temperature < 1)
+    return [
+      "Predicted → sharpened",
+      "Fewer odd words: the likeliest gets more, unlikely ones less.",
+    ];
+  if (temperature > 1)
+    return [
+      "Predicted → flattened",
+      "More surprises: the likeliest gets less, unlikely ones more.",
+    ];
+  if (top_k || top_p < 1)
+    return ["Predicted → filtered", "Only the likeliest stay. They share what the others had."];
+  return ["Chance picks", "At temperature 1 all keep their share."];
 }
 
 let asked = 0; // the number of the latest pass to show
@@ -237,11 +247,11 @@ export async function showPass(context, token, options = {}) {
   );
   if (number !== asked) return null;
   const isOwn = !model || model === state.model.id;
-  const effect = !intact && settingsSay();
-  const title = state.off.size ? "All on → off" : effect ? "Guess → chance" : "Chance";
+  const [title, effect] = settingsSay();
+  const parts = state.off.size ? "With all parts → without" : title;
   machine.show(described, {
     ...{ token, effect, instead, isOwn, off: state.off, was: intact?.next },
-    title: base ? "Untaught → taught" : title,
+    title: base ? "Untaught → taught" : parts,
     // the prompt stays
     picks: isOwn && (!isTreeOfPrompt() || context.length >= state.tree.ids.length),
     ...options,
@@ -335,7 +345,9 @@ function sayWritten(n, reason) {
   const isFull = allIds().length > state.model.n_positions - 1;
   const why =
     reason === "stop" ? " The model ended the text." : isFull ? " The context is full." : "";
-  const how = state.intact ? ", with the same random numbers." : ". Green: likely. Press a word.";
+  const how = state.intact
+    ? ", with the same random numbers. Only marked words differ."
+    : ". Green: likely. Press a word.";
   setStatus(`${counted(n, "token")} written${how}${why}`);
 }
 
@@ -388,9 +400,8 @@ async function writeText(start, count, seed, isQuick) {
   if (error && !signal.aborted) return showError(error, ` ${kept}`);
   const ids = allIds();
   const ends = state.off.size ? null : ["What is one part good for? Switch it off and compare."];
-  const { pinned } = state;
-  if (pinned !== null && (await showPass(ids.slice(0, pinned), ids[pinned] ?? null, { ends })))
-    find("#story-name .changed")?.replaceChildren(...find(".machine-caption").childNodes);
+  if (state.pinned !== null)
+    await showPass(ids.slice(0, state.pinned), ids[state.pinned] ?? null, { ends });
 }
 
 let written = null; // the promise of the latest text

@@ -55,21 +55,22 @@ class TestGuide:
         tab.wait_for_selector("#machine[data-mode=guide]")
         assert tab.locator("button.primary:visible").all_inner_texts() == ["Next ▸"]
         said, strongest = [], []
-        for moment in ("1.000", "2.000", "3.000", "13.000", "14.000", "15.000"):
+        for moment in ("1.000", "2.000", "3.000", "13.000", "14.000", "14.500", "15.000"):
             tab.wait_for_selector(f"#machine[data-moment='{moment}']")
             said.append(tab.inner_text(".machine-caption"))
             assert tab.locator(".machine-bars li").count() == (9 if float(moment) > 13 else 0)
             assert tab.is_visible(".draw") == (float(moment) > 14)
             drawn = sum(float(moment) > due for due in (-1, 0, 0, 1, 2))
             assert tab.locator(".machine-key li:visible").count() == drawn
-            n_written = tab.locator("#story .piece:not(.given):not(.next)").count()
-            assert n_written == (1 if moment == "15.000" else 0)
+            assert tab.locator("#story .piece:not(.given):not(.next)").count() == (
+                1 if moment == "15.000" else 0
+            )
             strongest.append(tab.eval_on_selector(".machine-canvas", STRONGEST))
             tab.click(".forth")
         tab.wait_for_selector("#machine[data-moment='0.000'] [data-line='5']")
         said.append(tab.inner_text(".machine-caption"))
         assert strongest[4] < 0.6 * strongest[3]  # pale, so that the last row stands out
-        assert " hits " in said[5]
+        assert "likeliest gets more, unlikely ones less" in said[5] and " hits " in said[6]
         assert "joins the rows" in said[-1]  # and waits, before it is read in its turn
         tab.wait_for_timeout(300)
         assert tab.locator("#story .piece:not(.given):not(.next)").count() == 1
@@ -81,11 +82,11 @@ class TestGuide:
         looks = traced["blocks.0.attn.pattern"][:, -1, :-1]
         _, key = np.unravel_index(looks.argmax(), looks.shape)
         looked = lm.tokenizer.decode([int(traced.ids[key])]).replace(" ", "␣")
-        assert f"most at {looked}" in said[1].replace("\xa0", " ")
+        assert f"most from {looked}" in said[1].replace("\xa0", " ")
         looks = traced["blocks.5.attn.pattern"][:, -1, :-1].max(0)
         looked = lm.tokenizer.decode([int(traced.ids[looks.argmax()])]).replace(" ", "␣")
         guess = lm.tokenizer.decode([int(traced["logits"][-1].argmax())]).replace(" ", "␣")
-        assert said[3] == f"Block 5 looked most at {looked}. The last guess: {guess}."
+        assert said[3] == f"Block 5 fetched most from {looked}. Its guess counts: {guess}."
         assert story(tab)[0] == generated(lm, "The wolf and the lamb", seed=1).ids
 
     def test_pointing_and_looking_elsewhere_keep_the_sentence(self, open_tab):
@@ -173,7 +174,7 @@ class TestGuide:
         set_inputs(tab, {"max_tokens": 6})
         tab.click("#generate")
         tab.wait_for_selector("#machine[data-mode=guide]")
-        for _ in range(6):  # stops of the first token
+        for _ in range(7):  # stops of the first token
             tab.click(".forth")
         tab.wait_for_selector("#machine[data-moment='0.000']")
         tab.emulate_media(reduced_motion="no-preference")
