@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     file = "Prompts to continue (.txt, .jsonl, .csv, .tsv, .parquet); '-' reads a prompt per line "
     file += "from standard input"
     parser.add_argument("prompts", type=Path, metavar="FILE", help=file)
-    field = "Field or column with the prompt in .jsonl, .csv and .parquet files (default: prompt)"
+    field = (
+        "Field or column with the prompt in .jsonl, .csv, .tsv and .parquet files (default: prompt)"
+    )
     parser.add_argument("--field", default="prompt", metavar="FIELD", help=field)
     add_rows_arguments(parser, required=True)
     add_special_argument(parser)

@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = checking.add_argument
     add("reference", type=Path, metavar="REFERENCE", help="File that 'gpt2np parity record' wrote")
     add("tested", type=Path, metavar="TESTED", help="Arrays or token ids of the engine")
-    dtype = "Data type that the engine computes in (default: for arrays, the narrowest type that "
-    dtype += "holds the numbers; for texts, float32)"
+    dtype = "Data type that the engine computes in (default: float32 for texts; for arrays, the "
+    dtype += "type with the fewest bits that can hold every number)"
     add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), dest="engine", help=dtype)
     add("--json", action="store_true", help="Print the report as one JSON object")
     add_option(record, ModelOptions, "model")

@@ -2,7 +2,8 @@
 
 FILE is a text file, a table with a document per row (.jsonl, .csv, .tsv,
 .parquet), a folder of such files, or a pattern such as 'text/**/*.txt'. In text
-files, <|endoftext|> separates documents; in tables, --special decides on it.
+files, <|endoftext|> separates documents. In tables, a row is one document, and
+<|endoftext|> in it is a special token like any other: see --special.
 
 The command prints the perplexity of all documents together. With --out, it also
 writes a row for each document: the columns of the input, and then
@@ -15,8 +16,8 @@ counted                the number of scored tokens
 log_probability        the sum of the scored tokens' log probabilities, in nats
 perplexity             the perplexity per scored token
 word_perplexity, byte_perplexity, bits_per_character, bits_per_byte
-                       of the whole document (a first token that is not scored
-                       counts as much as the average token)
+                       of the whole document; with --no-from-end-of-text, its
+                       first token counts as much as the average token
 
 A long document is read in windows of --context tokens, one every --stride
 tokens. Each token is scored once, in the first window that contains it.

@@ -2,7 +2,7 @@
 
 options, config_file           generation options; their defaults from generation_config.json
 logits_processors, sampling    penalties and filters; selection of the next token id
-request                        arguments of `generate`, callbacks, prefixes; requests
+request                        from the arguments of `generate`, with callbacks, to a request
 completion, complete           results; from requests to results
 sequence, scheduler            sequences that run in batches, one forward pass per step
 prefix, token_healing          where a prompt begins, computed once; where a prompt ends
