@@ -61,6 +61,7 @@ _FOLLOWED = 20
 _STATE = 500  # for the row of targets
 _READING = 10
 _EDGE = 20
+_PART = 10  # of a tree, when its fewest bytes are counted
 
 _UNKNOWN = -1
 _MATCH = Continuation(EMPTY, 0, None, 0)
@@ -151,8 +152,9 @@ class ByteAutomaton:
         key = id(tree), n_read, then
         if key not in self._continuations:
             self._work.add(_CONTINUATION)
-            n_bytes = _fewest_bytes(tree, self._n_bytes, n_read) + then.n_bytes
-            self._continuations.setdefault(key, Continuation(tree, n_read, then, n_bytes))
+            own = _fewest_bytes(tree, self._n_bytes, n_read) if n_read else self._n_bytes[id(tree)]
+            new = Continuation(tree, n_read, then, own + then.n_bytes)
+            self._continuations.setdefault(key, new)
         return self._continuations[key]
 
     def _compute_targets(self, state: int) -> None:
@@ -188,7 +190,7 @@ class ByteAutomaton:
 def _fewest_bytes_of_all(tree: Tree) -> dict[int, float]:
     """Return the fewest bytes that each subtree matches, by its id; a tree may contain itself."""
     subtrees: dict[int, Tree] = {}  # parts come first, so that without cycles one pass suffices
-    seen: set[int] = set()
+    seen, work = set[int](), WorkCounter()
     stack: list[tuple[Tree, bool]] = [(tree, False)]
     while stack:
         subtree, are_parts_done = stack.pop()
@@ -197,6 +199,7 @@ def _fewest_bytes_of_all(tree: Tree) -> dict[int, float]:
         elif id(subtree) not in seen:
             seen.add(id(subtree))
             parts = () if isinstance(subtree, CharacterClass) else subtree.parts
+            work.add(_PART * len(parts))
             stack += [(subtree, True), *{id(part): (part, False) for part in parts}.values()]
     n_bytes = dict.fromkeys(subtrees, math.inf)
     before: dict[int, float] = {}
@@ -255,8 +258,7 @@ class TokenDistances:
         byte, _, node = min(node.edges, key=lambda edge: edge[2].n_bytes)
         if node is not END:
             return byte, (node, then)
-        after = self.automaton.read(then)
-        return byte, min(after, key=lambda reading: reading[0].n_bytes + reading[1].n_bytes)
+        return byte, min(self.automaton.read(then), key=lambda r: r[0].n_bytes + r[1].n_bytes)
 
     def _least_after_token(self, reading: Reading) -> int:
         """Return the least distance after one token on the way from a reading."""

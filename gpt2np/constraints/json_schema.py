@@ -27,7 +27,7 @@ from gpt2np.constraints.syntax import ANYTHING, Alternation, Repetition, Tree, W
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 _SUBSCHEMA = 300  # units of work, each time that references lead to it
-_CONSTANT = 20  # units of work, each time that two branches of oneOf are compared
+_CONSTANT = 20  # units of work, each time that an enum is compiled or compared
 _MAX_LEAST = 10_000  # characters or items that a value must have: a context holds fewer
 
 _ANNOTATIONS = {
@@ -199,6 +199,7 @@ class _Compiler:
     def _tree(self, keywords: _Keywords, path: str) -> Tree:
         """Return a tree for a schema without references and alternatives."""
         if "enum" in keywords:
+            self._work.add(_CONSTANT * len(keywords["enum"]))
             return _enumeration(keywords, path)
         if not keywords:
             return json_text.ANY_VALUE
@@ -271,12 +272,12 @@ def _wrong(keyword: str, value: Any) -> str:
     if expected == "integer" and value < 0:
         return "at least 0"
     if keyword in ("minLength", "minItems") and value > _MAX_LEAST:
-        return f"at most {_MAX_LEAST:,}: no context holds more"
+        return f"at most {_MAX_LEAST:,}"
     if expected == "array" and keyword != "required" and not value:
         return "a list that is not empty"
     names = _as_list(value) if keyword in ("type", "required") else []
     if not all(isinstance(name, str) for name in names):
-        return "a text or a list of texts"
+        return "a list of texts" if keyword == "required" else "a text or a list of texts"
     if keyword == "type" and not (names and set(names) <= _TYPES.keys()):
         return f"one of {', '.join(_TYPES)}, or a list of them"
     return ""

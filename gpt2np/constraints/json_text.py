@@ -1,7 +1,7 @@
 """Syntax trees of JSON texts (RFC 8259) without white space: strings, numbers, arrays, objects.
 
-An automaton adds a tree once for each continuation. So trees are shared: a property has one tree,
-whether it is the first of its object or comes after a comma.
+An automaton makes one continuation of a tree and what follows it. So trees are shared: a property
+has one tree, whether it is the first of its object or comes after a comma.
 """
 
 from __future__ import annotations

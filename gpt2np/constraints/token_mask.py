@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -111,10 +111,6 @@ class TextConstraint:
         """Whether the text matches, and no continuation can match."""
         return self.state == {MATCHED}
 
-    @cached_property
-    def _next(self) -> _Next:
-        return self.masks.next(self.state)
-
     def allowed(self) -> BoolArray:
         """Return a read-only mask of the token ids that may come next. Returns (V,).
 
@@ -122,7 +118,7 @@ class TextConstraint:
         can match within the tokens that are left. Raises InvalidArgumentError if the mask needs an
         automaton that is too large.
         """
-        mask: BoolArray = self._next.distances < self.tokens_left
+        mask: BoolArray = self.masks.next(self.state).distances < self.tokens_left
         mask[[end for end in self.masks.trie.ends if end < len(mask)]] = MATCHED in self.state
         mask.setflags(write=False)
         return mask
@@ -131,7 +127,8 @@ class TextConstraint:
         """Return the constraint after one more token; an end-of-text token changes nothing."""
         if token_id in self.masks.trie.ends:
             return self
-        state = self._next.automaton.readings[self._next.states[token_id]]
+        after = self.masks.next(self.state)
+        state = after.automaton.readings[after.states[token_id]]
         return TextConstraint(self.masks, state, self.tokens_left - 1)
 
     def within(self, max_tokens: int) -> TextConstraint:
@@ -139,12 +136,11 @@ class TextConstraint:
 
         Raises InvalidArgumentError if no text that matches has so few tokens.
         """
-        least = self.masks.min_tokens(self.state)
+        least = min(map(self.masks.distance, self.state))
         if least > max_tokens:
             raise InvalidArgumentError(
                 f"max_new_tokens and the context leave {counted(max_tokens, 'token')}; the match "
-                f"with the fewest bytes needs {least}; set it to {least}, or shorten the "
-                "prompt",
+                f"with the fewest bytes needs {least}; set it to {least}, or shorten the prompt",
                 param="max_new_tokens",
             )
         return TextConstraint(self.masks, self.state, max_tokens)
@@ -161,24 +157,24 @@ class _TokenMasks:
 
     def __init__(self, automaton: ByteAutomaton, trie: VocabularyTrie) -> None:
         self.trie = trie
-        self._distance = TokenDistances(automaton, trie.tokens, trie.prefixes)
-        self.next = lru_cache(_CACHED)(self._next)
+        self.distance = TokenDistances(automaton, trie.tokens, trie.prefixes)
+        self._results: dict[frozenset[Reading], _Next] = {}  # ends with the last
 
-    def min_tokens(self, readings: frozenset[Reading]) -> int:
-        """Return the number of tokens to a match."""
-        return min(map(self._distance, readings))
-
-    def _next(self, readings: frozenset[Reading]) -> _Next:
+    def next(self, readings: frozenset[Reading]) -> _Next:
         """Return what each token id leads to from a set of NFA positions."""
-        try:
-            return self._compute(self._distance, readings)
-        except PatternTooLargeError:
-            fresh = self._distance.automaton.fresh()
-            distance = TokenDistances(fresh, self.trie.tokens, self.trie.prefixes)
-            result = self._compute(distance, readings)
-            self._distance = distance
-            self.next.cache_clear()  # its results hold the former automaton
-            return result
+        result = self._results.pop(readings, None)
+        if result is None:
+            try:
+                result = self._compute(self.distance, readings)
+            except PatternTooLargeError:
+                fresh = self.distance.automaton.fresh()
+                distance = TokenDistances(fresh, self.trie.tokens, self.trie.prefixes)
+                result = self._compute(distance, readings)
+                self.distance, self._results = distance, {}
+        self._results[readings] = result
+        for oldest in [*self._results][:-_CACHED]:
+            self._results.pop(oldest, None)
+        return result
 
     def _compute(self, distance: TokenDistances, readings: frozenset[Reading]) -> _Next:
         automaton = distance.automaton

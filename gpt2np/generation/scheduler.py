@@ -159,10 +159,10 @@ class Scheduler:
     def _in_turns(self) -> list[RunningSequence]:
         """Return the running sequences; of those that take long alone, as many as a step may."""
         ready: set[int] = set()
-        total = 0.0
+        masks = own = 0.0
         for sequence in sorted(self.running, key=_last_token_time):  # the longest wait first
             is_slow = sequence.own_seconds > _OWN_SECONDS / 10
-            if total > _OWN_SECONDS and (sequence.constraint or is_slow):
+            if (sequence.constraint and masks > _OWN_SECONDS) or (is_slow and own > _OWN_SECONDS):
                 continue
             start = time.perf_counter()
             try:
@@ -173,7 +173,8 @@ class Scheduler:
             seconds = time.perf_counter() - start
             if sequence.constraint and max(seconds, sequence.own_seconds) > _OWN_SECONDS / 10:
                 sequence.drafter = None  # the masks after draft tokens are computed in the pass
-            total += seconds + sequence.own_seconds
+            masks += seconds
+            own += sequence.own_seconds
             ready.add(id(sequence))
         return [sequence for sequence in self.running if id(sequence) in ready]
 

@@ -34,7 +34,7 @@ class RunningSequence:
         ids: the generated ids, including the one that ended the sequence.
         prompt_logprobs: log probabilities of the prompt's ids except the first, if requested.
         seconds: time from the start to the latest token id.
-        own_seconds: time of the last step for this sequence alone, such as for its mask.
+        own_seconds: time of the last step for this sequence alone, without its mask.
         n_read: number of pieces of the text that `new_text` has returned.
         finish_reason: why the sequence ended, as in `Completion`; "cancelled" also after an error.
         cache: KV cache of the tokens computed so far.

@@ -242,10 +242,6 @@ def without_prefix_in_part(tensors):
     return {n.removeprefix(PREFIX) if "ln_" in n else n: t for n, t in tensors.items()}
 
 
-def with_same_head(tensors):
-    return tensors | {"lm_head.weight": tensors[PREFIX + "wte.weight"].clone()}
-
-
 def with_head_instead_of_embedding(tensors):
     """Rename like safetensors.torch.save_model, which keeps one of two names of a tensor."""
     return {n.replace(PREFIX + "wte.weight", "lm_head.weight"): t for n, t in tensors.items()}
@@ -259,7 +255,7 @@ VARIANTS = {
     "uint8 masks": with_masks(torch.uint8),
     "float32 masks": with_masks(torch.float32),
     "masks without a prefix": lambda tensors: with_prefix("")(with_masks(torch.uint8)(tensors)),
-    "same head": with_same_head,
+    "same head": lambda ts: ts | {"lm_head.weight": ts[PREFIX + "wte.weight"].clone()},
     "a head for both": with_head_instead_of_embedding,
 }
 

@@ -3,6 +3,7 @@
 import random
 import time
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -107,6 +108,7 @@ def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
         *("(?:(?:a{300}){300}){300}", "a{999999999}", "(?:a?){999999999}"),
         *("a" * 1_000_000, "()" * 1_000_000),
         "".join(rf"[\w{chr(i)}]" for i in range(0xAC00, 0xAC00 + 10_000)),
+        rf"(?:(?:x(?:{'|'.join(map(str, range(9000)))}))?){{20000}}",
     ],
 )
 def test_too_large_is_refused_at_once(tokens, pattern):
@@ -114,6 +116,12 @@ def test_too_large_is_refused_at_once(tokens, pattern):
     with pytest.raises(InvalidArgumentError, match="too large"):
         constraint(tokens, regex=pattern)
     assert time.process_time() - started < 10  # 12 s to minutes, without the limits
+
+
+def test_masks_are_freed_with_their_constraint(tokens):
+    masks = weakref.ref(constraint(tokens, regex="a{2,3}").masks)
+    text_constraint.cache_clear()
+    assert masks() is None  # at once, without the garbage collector
 
 
 def test_a_large_bound_costs_nothing(tokens):

@@ -123,6 +123,7 @@ def test_unsupported_keyword_is_named(keyword):
         ({"items": 1}, "json_schema, at #/items: 1 is no schema"),
         ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "0 and 1 may both be; use anyOf"),
         ({"oneOf": [{"enum": [*range(i, i + 100)]} for i in range(0, 9900, 100)]}, "too large"),
+        ({"oneOf": [{"properties": {"p": {"enum": [*range(300_000)]}}}]}, "too large"),
         ({"pattern": "^a+$", "maxLength": 2}, "put the length into the pattern"),
         ({"enum": [1], "minimum": 0}, "minimum beside enum"),
         ({"pattern": "(?=a)"}, r"at offset 0: \(\?= is not supported"),
