@@ -51,7 +51,7 @@ for (const name of ["off", "teach", "more"]) {
     $(name).hidden = !isOpen;
     opener.setAttribute("aria-expanded", String(isOpen));
     if (!isOpen) return;
-    renderParts();
+    if (state.model) renderParts();
     const other = { off: "teach", teach: "off" }[name]; // beside the picture is room for one
     if (other && !$(other).hidden && $(other).dataset.phase !== "learning")
       $(`${other}-button`).click();

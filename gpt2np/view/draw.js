@@ -38,7 +38,7 @@ function says(pass, { token, drawn, was, effect, instead }, f) {
     ? ["The same number, ", number, ", now picks "]
     : ["Chance picks a number from 0 to 1: ", number, " hits "];
   if (part(f) < 2) return [...now, "…"];
-  return was && instead !== token && instead !== undefined
+  return was && instead !== null && instead !== token
     ? [...now, chip, ", not ", nextChipOf(pass, instead), "."]
     : [...now, chip, "."];
 }

@@ -167,7 +167,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
 
   function words(phase) {
     if (shown.says && !moment && (shown.isOpen || guide?.stops)) return shown.says;
-    if (shown.ends && isAtEnd()) return shown.ends;
+    if (shown.ends && isAtEnd() && chosen === pass.count - 1) return shown.ends;
     if (guide?.isWriting && !guide.stops)
       return ["The same again for each new token, faster and faster."];
     if (phase.kind === "draw" && chosen === pass.count - 1)
@@ -198,7 +198,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   }
 
   function titleOf(kind) {
-    if (kind === "draw" && chosen === pass.count - 1) return [shown.title || "Chance picks"];
+    if (kind === "draw" && chosen === pass.count - 1) return [shown.title];
     if (kind === "answer" && chosen === pass.count - 1) return ["What comes next, how likely?"];
     return [`A guess after block ${checkpoint() - 1}: what follows `, lineChipOf(pass, chosen)];
   }
@@ -398,7 +398,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
      * `instead`: the token that came with all parts on. `isOwn`: no other `model` was asked.
      */
     show(described, options = /** @type {any} */ ({})) {
-      const { token = null, off = [], was = null, isOpen = false, plays = false } = options;
+      const { token = null, off = [], was, isOpen, plays } = options;
       guide?.stop();
       pass = readPass(described);
       const drawn = described.draw?.id === token ? described.draw.number : null;

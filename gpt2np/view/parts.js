@@ -20,7 +20,7 @@ function markCells() {
   if (state.off.size) $("try-part").hidden = true;
 }
 
-let asked = 0; // the latest suggestion
+let asked = 0;
 
 /** Offer the head that looks back most of those without which another token is drawn. */
 async function suggest() {
@@ -56,7 +56,7 @@ async function suggest() {
 export function renderParts() {
   if ($("parts").dataset.model !== state.model.id) build();
   markCells();
-  if (!$("off").hidden && !state.running && !state.off.size) suggest();
+  if (machine.pass && !$("off").hidden && !state.running && !state.off.size) suggest();
 }
 
 function build() {

@@ -15,11 +15,11 @@ import {
 import { Tree } from "./tree.js";
 import { $, element } from "./view.js";
 
-let typed = 0; // the number of the latest request
+let typed = 0; // requests
 
 export async function showPrompt() {
+  const number = ++typed;
   try {
-    const number = ++typed;
     const ids = await encode($("prompt").value);
     if (number !== typed || state.running || (state.tree && isTreeOfPrompt())) return;
     if (!$("prompt").value)
@@ -29,6 +29,7 @@ export async function showPrompt() {
     const says = ["What comes after ", chip(ids.at(-1)), "? Make your guess, then press Write."];
     await showPass(ids, null, { isOpen: true, says });
   } catch (error) {
+    if (number !== typed) return;
     hidePass();
     showError(error);
   }
@@ -36,7 +37,7 @@ export async function showPrompt() {
 
 /** Show what `model`, which has learned on, predicts after the prompt beside what `base` does. */
 export async function showLearned(model, base, signal) {
-  forgetAnswers(); // of this model before
+  forgetAnswers();
   if (state.running) return;
   try {
     const ids = await encode($("prompt").value);
@@ -95,7 +96,6 @@ export async function useWeights(id) {
 
 /** Open the page with these models, the first or `wanted` chosen. */
 export async function showModels(names, wanted) {
-  state.models = names;
   $("model").replaceChildren(...names.map((name) => element("option", { value: name }, name)));
   $("model-label").hidden = names.length < 2;
   await useModel(wanted ?? names[0]);

@@ -171,9 +171,7 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch, o
       texts.replaceChildren();
       figure.hidden = true;
       if (error.name === "AbortError")
-        return say(
-          name ? "It has forgotten the page: the old model is back." : "Nothing was learned.",
-        );
+        return say(name ? "It has forgotten the page." : "Nothing was learned.");
       if (error instanceof ConnectionLost)
         say("The connection is lost, so the page is forgotten.", true);
       else if (error instanceof ServerError) say(error.message, true);
@@ -191,7 +189,9 @@ export function createTeach(root, { model, request, onModel, onReady, onWatch, o
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     controller.abort();
-    await lesson;
+    const before = lesson;
+    await before;
+    if (lesson !== before) return; // the button was pressed twice
     lesson = learn();
     await lesson;
   });

@@ -82,7 +82,7 @@ class TestSwitchedOff:
         tab.wait_for_selector("#story-name", state="hidden")
         assert story(tab)[0] == before
 
-    def test_the_offered_part_changes_the_next_token(self, open_tab):
+    def test_the_offered_part_changes_the_next_token(self, open_tab, lm):
         """And the picture shows the first token that differs."""
         tab = open_tab(reduced_motion="reduce")
         write(tab, PROMPT, max_tokens=6)
@@ -93,7 +93,9 @@ class TestSwitchedOff:
         tab.wait_for_selector("#story-name:not([hidden])")
         wait_for_end(tab)
         assert {before, story(tab)[0][0]} <= dict(cells(tab, ".machine-bars li")).keys()
-        assert ", not ␣" in tab.inner_text(".machine-caption")
+        assert ", not ␣" in tab.inner_text(".machine-caption") and story(tab)[0][0] != before
+        look_at(tab, len(lm.encode_prompt(PROMPT)) + 4)  # beyond the first that differs
+        assert re.search(r"now picks (?!.*not ).*\.$", tab.inner_text(".machine-caption"))
 
     def test_an_arc_and_a_neuron_of_the_picture(self, open_tab, lm):
         tab = open_tab(reduced_motion="reduce")
