@@ -72,8 +72,8 @@ def test_the_draw_is_that_of_generate(lm, options, seed):
         assert draw["id"] == expected
         [row] = [row for row in described["next"] if row["id"] == expected]
         assert row["from"] <= draw["number"] < row["from"] + row["sampled"] + 1e-12
-        logits = lm.model.forward([ids])[-1]
-        assert row["sampled"] == pytest.approx(next_probabilities(logits, sampling)[expected])
+        chance = next_probabilities(lm.model.forward([ids])[-1], sampling)[expected]
+        assert row["sampled"] == pytest.approx(chance, rel=1e-5)  # bits differ without AVX-512
 
 
 def test_it_is_json_with_the_text_of_every_token(lm):
