@@ -73,10 +73,10 @@ def test_an_empty_prompt_where_the_end_of_text_has_no_row(copy_of_bundled):
 
 def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
     """As in fine-tunes that add a padding token without an embedding."""
-    roles = {"pad_token": "[PAD]", "eos_token": "<|endoftext|>"}
+    roles = {"pad_token": "[PAD]", "eos_token": "<|endoftext|>", "extra_special_tokens": ["<s>"]}
     (copy_of_bundled / "special_tokens_map.json").write_text(json.dumps(roles))
     lm = LanguageModel.load(copy_of_bundled)
-    assert lm.tokenizer.vocab_size == 4097
+    assert lm.tokenizer.vocab_size == 4098
     assert lm.generate("Once", seed=1, max_new_tokens=5).ids
     with pytest.raises(InvalidArgumentError, match="id 4096 is not in the model's vocabulary"):
         lm.generate([4096])

@@ -103,11 +103,11 @@ def test_what_is_given_in_one_form_or_another():
         stop_token_ids=[3],
         bad_words=["c"],
         bad_words_ids=[[1, 2]],
-        logit_bias={5: 1},
+        logit_bias={0: 1},
     )
     assert (options.stop, options.stop_token_ids) == (("a",), (3,))
     assert options.bad_words == ("c",) and options.bad_words_ids == ((1, 2),)
-    assert options.logit_bias == ((5, 1.0),)
+    assert options.logit_bias == ((0, 1.0),)
     assert dataclasses.replace(options, seed=1).logit_bias == options.logit_bias
     hash(options)
 
