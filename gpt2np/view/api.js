@@ -68,18 +68,8 @@ export function once(path, body = null, signal) {
 }
 
 export function streamCompletion(body, signal) {
-  return readEvents(
-    post(
-      "v1/completions",
-      {
-        ...body,
-        stream: true,
-        logprobs: 0,
-        return_token_ids: true,
-      },
-      signal,
-    ),
-  );
+  const more = { stream: true, logprobs: 0, return_token_ids: true };
+  return readEvents(post("v1/completions", { ...body, ...more }, signal));
 }
 
 /** Yield the data of server-sent events of an answer that was asked for. */

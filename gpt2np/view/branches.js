@@ -77,7 +77,7 @@ function rowElement({ parts, leaf }) {
   const own = parts.at(-1);
   const before = nodes.slice(0, nodes.length - own.nodes.length).slice(-4);
   const common = visible(textOf(before.map((node) => node.id)));
-  const more = { type: "button", class: "branch", onclick: () => open(leaf) };
+  const more = { class: "branch", onclick: () => open(leaf) };
   const button = element(
     "button",
     { ...more, "aria-current": leaf === state.current ? "true" : null },

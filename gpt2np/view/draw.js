@@ -126,5 +126,6 @@ export function createDraw() {
     marker.style.transform = `translateY(${((fallen - 1) * FALL).toFixed(1)}px)`;
   }
 
-  return { root, show, render, says, part, point };
+  const small = element("small", {}, "? = the next token (word or piece), still unknown");
+  return { root, show, render, says, part, point, question: ["What comes next?", small] };
 }

@@ -15,8 +15,6 @@ const KEY = [
   ["●", "", "a neuron", 2],
 ]; // signs, and after which moment they are there
 
-const QUESTION = ["What comes next?", element("small", {}, "A token: a word or piece of one.")];
-
 /** Build the Machine in `root`; picture.js and embedded.js have its options. */
 export function createMachine(root, options = /** @type {any} */ ({})) {
   const { onPick, onSwitch, findPart, source, draw, createGuide } = options;
@@ -71,16 +69,11 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         drawStage(context, pass, strips, place, colors, moment, view);
         if (view.isGuided) draw.point(context, pass, place, colors, moment, view);
       },
-      at: (x, y) =>
-        place &&
-        modelAt(
-          pass,
-          place,
-          x,
-          y,
-          (layer) =>
-            moment > 1 + 2 * layer && findPart?.(pass, place, view, layer, x, y, canSwitch()),
-        ),
+      at(x, y) {
+        const partIn = (layer) =>
+          moment > 1 + 2 * layer && findPart?.(pass, place, view, layer, x, y, canSwitch());
+        return place && modelAt(pass, place, x, y, partIn);
+      },
     },
     context: () => ({
       ...{ pass, colors, line: view.line, off: view.off, width: place.width, height: place.height },
@@ -209,7 +202,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     answer.classList.toggle("drawn", kind === "draw" && rows !== null);
     draw?.show(pass, shown.token, shown.drawn);
     const isNext = chosen === pass.count - 1;
-    answerTitle.replaceChildren(...(rows ? titleOf(kind) : QUESTION));
+    answerTitle.replaceChildren(...(rows ? titleOf(kind) : (draw?.question ?? [])));
     const room = bars.clientHeight / parseFloat(getComputedStyle(bars).lineHeight);
     const isFinal = Boolean(rows) && (kind === "draw" || kind === "answer") && isNext;
     const [likeliest] = shown.was?.keys() ?? []; // before a change: it stays in sight
@@ -391,11 +384,11 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
 
   return {
     /**
-     * Show a pass. `token` came after it (null: nothing yet); `title` says how it was drawn. Parts
-     * in `off` are gray, and `was` has the rows of `next` with all parts on, or before a lesson. Tokens of the answer
-     * can be pressed if `picks`. With `isOpen` no token is picked yet, and the picture waits at the
-     * start with the sentence `says`; `plays` waits there for `play`. At the end it says `ends`.
-     * `instead`: the token that came with all parts on. `isOwn`: no other `model` was asked.
+     * Show a pass, after which `token` came (null: nothing yet); `title` says how it was drawn.
+     * Parts in `off` are gray; `was` is `next` with all parts on or before a lesson, `instead` the
+     * token that came then. Tokens of the answer can be pressed if `picks`. With `isOpen` or `plays`
+     * the picture waits at the start, with the sentence `says`; at the end it says `ends`.
+     * `isOwn`: no other `model` was asked.
      */
     show(described, options = /** @type {any} */ ({})) {
       const { token = null, off = [], was, isOpen, plays } = options;

@@ -54,21 +54,16 @@ export function strongest(vector, count) {
   });
 }
 
+const decodeAll = (arrays) =>
+  Object.fromEntries(Object.entries(arrays).map(([name, array]) => [name, decodeArray(array)]));
+
 export function readPass(described) {
   if (described.format !== "gpt2np.pass" || described.version !== 1)
     throw new Error("This page cannot read this description.");
-  const { shape, lines } = described;
-  const arrays = Object.fromEntries(
-    Object.entries(lines)
-      .filter(([name]) => name !== "first")
-      .map(([name, array]) => [name, decodeArray(array)]),
-  );
+  const { shape } = described;
+  const { first, ...lines } = described.lines;
+  const [arrays, guesses] = [decodeAll(lines), decodeAll(described.guesses ?? {})];
   const count = arrays.wte.shape[0];
-  const guesses =
-    described.guesses &&
-    Object.fromEntries(
-      Object.entries(described.guesses).map(([name, array]) => [name, decodeArray(array)]),
-    );
   const bytes = new Map(
     Object.entries(described.texts).map(([id, text]) => [
       Number(id),
@@ -95,11 +90,11 @@ export function readPass(described) {
     ...shape,
     described,
     count,
-    first: lines.first,
+    first,
     next: described.next,
     lens: described.lens,
     ids: described.ids,
-    lineIds: described.ids.slice(lines.first),
+    lineIds: described.ids.slice(first),
     text: (id) => decodeToken(bytesOf(id)),
     nextText: (id) =>
       decodeToken(
@@ -107,7 +102,7 @@ export function readPass(described) {
         described.ids.slice(-4).flatMap((each) => [...bytesOf(each)]),
       ), // after the last line
     texts, // of the tokens in their text
-    lineText: (line) => texts[lines.first + line],
+    lineText: (line) => texts[first + line],
     wte: (line) => row(arrays.wte, line),
     wpe: (line) => row(arrays.wpe, line),
     resid,
@@ -129,12 +124,11 @@ export function readPass(described) {
     /** The lens of a line after `k` blocks; null if the description has only the last line's. */
     guess: (k, line) => {
       if (line === count - 1) return described.lens[k];
-      return guesses
-        ? {
-            ids: [...row(guesses.ids, k, line)],
-            probabilities: [...row(guesses.probabilities, k, line)],
-          }
-        : null;
+      if (!guesses.ids) return null;
+      const [ids, probabilities] = ["ids", "probabilities"].map((name) => [
+        ...row(guesses[name], k, line),
+      ]);
+      return { ids, probabilities };
     },
     neurons: (layer, line) => {
       const activations = row(arrays.activations, layer, line);

@@ -26,7 +26,7 @@ export async function showPrompt() {
       setStatus(
         "Nothing is typed. The model starts from <|endoftext|>, the sign between its texts.",
       );
-    const says = ["What comes after ", chip(ids.at(-1)), "? Make your guess, then press Write."];
+    const says = ["What comes after ", chip(ids.at(-1)), "? Guess, then press Write."];
     await showPass(ids, null, { isOpen: true, says });
   } catch (error) {
     if (number !== typed) return;

@@ -72,16 +72,8 @@ export function layOut(pass, width, height, bottom, least) {
   const block = (width - start) / pass.n_layer;
   const strip = Math.max(6, Math.min(48, block * 0.42));
   return {
-    width,
-    height,
-    rows,
-    hidden,
-    hasEarlier,
-    pitch,
+    ...{ width, height, rows, hidden, hasEarlier, pitch, block, strip, start },
     swing: Math.min(pitch, 64), // how far a part may lie from its row
-    block,
-    strip,
-    start,
     y: (line) => (line - hidden + 0.5 + (hasEarlier ? 1 : 0)) * pitch,
     /** The line at a height, or null in the row of the tokens before. */
     lineAt(y) {
@@ -173,29 +165,22 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   context.clearRect(0, 0, width, height);
   context.imageSmoothingEnabled = false;
   const lines = Array.from({ length: place.rows }, (_, i) => i + place.hidden);
-  const last = pass.count - 1;
   const drawStrip = (line, name, layer, x, y, size = 1, opacity = 1) => {
     context.globalAlpha = opacity;
     const [w, h] = [strip * size, thickness * size];
+    const box = /** @type {const} */ ([x - w / 2, y - h / 2, w, h]);
     context.fillStyle = colors.paper;
-    context.fillRect(x - w / 2, y - h / 2, w, h);
-    context.drawImage(
-      strips.canvas,
-      0,
-      strips.at(line, name, layer),
-      strips.width,
-      1,
-      x - w / 2,
-      y - h / 2,
-      w,
-      h,
-    );
+    context.fillRect(...box);
+    context.drawImage(strips.canvas, 0, strips.at(line, name, layer), strips.width, 1, ...box);
     context.strokeStyle = colors.rule;
     context.lineWidth = 1;
-    context.strokeRect(x - w / 2, y - h / 2, w, h);
+    context.strokeRect(...box);
     context.globalAlpha = 1;
   };
-  const looked = (line) => (line === view.line ? 1 : 0.5);
+  // The rows that the sentence is not about are pale.
+  const pale = view.isGuided ? clamp(moment - 1) : Number(view.off.size > 0);
+  const opacityOf = (line, plain) =>
+    line === view.line || line === view.named?.key ? 1 : plain * (1 - 0.75 * pale);
   // How far a vector has come: in block `layer`, 0 … 1 through attention and MLP.
   const through = clamp((moment - 1) / (2 * layers)) * layers;
   const layer = Math.min(layers - 1, Math.floor(through));
@@ -218,7 +203,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
       context.fillRect(place.stop(k) - strip / 2, place.y(line) - thickness / 2, strip, thickness);
     }
     drawLine(line, place.stop(0), place.stop(layers), colors.rule, 1, 1);
-    drawLine(line, 0, traveler, colors.soft, line === view.line ? 2 : 1, looked(line));
+    drawLine(line, 0, traveler, colors.soft, line === view.line ? 2 : 1, opacityOf(line, 0.5));
   }
   if (place.hasEarlier) drawLine(place.hidden - 1, 0, place.stop(layers), colors.rule, 1, 1);
   for (let each = 0; each < layers; each++) {
@@ -230,7 +215,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
 
   function drawVectors(line) {
     const y = place.y(line);
-    const opacity = line === view.line || line === last ? 1 : 0.75;
+    const opacity = opacityOf(line, 0.75);
     if (!moment) return;
     if (moment < 1) {
       const f = ease(moment * 1.25);
@@ -299,11 +284,11 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   }
 
   function drawNeurons(each, f, isNow) {
-    const flash = isNow ? Math.sin(Math.PI * clamp(f * 1.2)) : 0.55;
+    const flash = isNow ? Math.sin(2.2 * f) : 0.7;
     for (const line of lines) {
-      if (line !== view.line && !isNow) continue;
+      if (line !== view.line && (!isNow || view.isGuided)) continue;
       for (const dot of neuronsOf(pass, place, view, each, line)) {
-        context.globalAlpha = Math.min(1, looked(line) * (0.25 + 0.75 * flash));
+        context.globalAlpha = opacityOf(line, 0.5) * (0.25 + 0.75 * flash);
         context.fillStyle = dot.isOff ? colors.soft : colors.ink;
         context.beginPath();
         context.arc(dot.x, dot.y, Math.max(0.6, (0.6 + 0.4 * flash) * dot.radius), 0, 7);

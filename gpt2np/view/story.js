@@ -1,5 +1,7 @@
 import { ConnectionLost, ServerError, readTokens, streamCompletion } from "./api.js";
 import { renderBranches } from "./branches.js";
+import { lineChipOf } from "./numbers.js";
+import { readPass } from "./pass.js";
 import { machine } from "./picture.js";
 import { renderParts } from "./parts.js";
 import { usePrompt } from "./prompt.js";
@@ -21,7 +23,17 @@ import {
   textsOf,
 } from "./state.js";
 import { pathTo } from "./tree.js";
-import { $, counted, element, find, percent, rovingFocus, visible, withSpaces } from "./view.js";
+import {
+  $,
+  counted,
+  element,
+  find,
+  percent,
+  rovingFocus,
+  shareElement,
+  visible,
+  withSpaces,
+} from "./view.js";
 
 const SECONDS = [5, 2, 1.2, 0.7, 0.4]; // of the pass of each of the first tokens
 const LEAST_SECONDS = 0.04; // of each later token, which the picture follows if it can
@@ -154,9 +166,13 @@ export function renderStory() {
     $("intact").replaceChildren(...nodesOf(state.intact, lost).map(textOf));
   }
   if (state.off.size) {
-    const marks = element("span", { class: "changed" }, "marked: it differs");
-    const says = isDone ? [" · ", marks] : state.running ? [" · writing…"] : [];
-    $("story-name").replaceChildren(`Without ${offNames()}`, ...says, allOn);
+    const name = element("b", {}, `Without ${offNames()}`);
+    const marks = element("span", { class: "changed" }, "marked words");
+    const effect =
+      firstChange() === undefined ? ["same text"] : ["so only this changed the ", marks];
+    const same = [element("span"), ". Same random numbers, ", ...effect, "."];
+    const says = isDone ? same : state.running ? [" · writing…"] : [];
+    $("story-name").replaceChildren(name, ...says, allOn);
   }
   markPinned();
   save();
@@ -195,24 +211,14 @@ export async function pin(index) {
   await showPass(context, token);
 }
 
-/** What the settings do before the draw: a title of the list, and a sentence. */
+/** What the settings do before the draw. */
 function settingsSay() {
   const { temperature, top_k, top_p } = readSettings();
-  if (!temperature)
-    return ["Predicted → the likeliest", "At temperature 0 the likeliest gets everything."];
-  if (temperature < 1)
-    return [
-      "Predicted → sharpened",
-      "Fewer odd words: the likeliest gets more, unlikely ones less.",
-    ];
-  if (temperature > 1)
-    return [
-      "Predicted → flattened",
-      "More surprises: the likeliest gets less, unlikely ones more.",
-    ];
-  if (top_k || top_p < 1)
-    return ["Predicted → filtered", "Only the likeliest stay. They share what the others had."];
-  return ["Chance picks", "At temperature 1 all keep their share."];
+  if (!temperature) return "At temperature 0 the likeliest gets everything.";
+  if (temperature < 1) return "Fewer odd words: the likeliest gets more, unlikely ones less.";
+  if (temperature > 1) return "More surprises: the likeliest gets less, unlikely ones more.";
+  if (top_k || top_p < 1) return "Only the likeliest stay. They share what the others had.";
+  return "At temperature 1 all keep their share.";
 }
 
 let asked = 0; // the number of the latest pass to show
@@ -224,12 +230,23 @@ export function hidePass() {
   $("machine").hidden = true;
 }
 
+/** Say what the head that is off took from an earlier token. */
+function sayFetched(pass) {
+  if (state.off.size !== 1) return;
+  const [layer, head] = [...state.off][0].split(",").map(Number);
+  const weights = pass.weights(layer, head, pass.count - 1).subarray(0, -1);
+  const key = weights.indexOf(Math.max(...weights)); // -1: the part is no head
+  if (key < 0) return;
+  const says = [": it took ", shareElement(weights[key]), " from ", lineChipOf(pass, key)];
+  find("#story-name span")?.replaceChildren(...says);
+}
+
 /** Show the pass over `context`, after which `token` came (null: nothing yet). With `base`, a
     model, show beside it what another `model` predicts now. */
 export async function showPass(context, token, options = {}) {
   const number = ++asked;
   $("machine").setAttribute("aria-busy", "true");
-  const { draw, model, base, signal } = options;
+  const { draw, model = state.model.id, base, signal } = options;
   const before = state.intact ? idsOf(state.intact) : [];
   const isSame = context.every((id, i) => id === before[i]);
   const instead = isSame ? (before[context.length] ?? null) : null;
@@ -238,7 +255,7 @@ export async function showPass(context, token, options = {}) {
     if (!state.off.size && !base) return [now, null];
     const others = now.next.slice(0, 9).map(({ id }) => id); // each row shows what it was before
     const off = base ? state.off : new Set();
-    const old = await askNext(context, token, { draw, off, others, model: base, signal });
+    const old = await askNext(context, token, { draw, off, others, model: base ?? model, signal });
     others.splice(0, 9, old.next[0].id, instead);
     return [await askNext(context, token, { draw, others, model, signal }), old];
   };
@@ -246,16 +263,16 @@ export async function showPass(context, token, options = {}) {
     () => number === asked && $("machine").removeAttribute("aria-busy"),
   );
   if (number !== asked) return null;
-  const isOwn = !model || model === state.model.id;
-  const [title, effect] = settingsSay();
-  const parts = state.off.size ? "With all parts → without" : title;
+  const isOwn = model === state.model.id;
+  const title = state.off.size ? "With all parts → without" : "Predicted → in the draw";
   machine.show(described, {
-    ...{ token, effect, instead, isOwn, off: state.off, was: intact?.next },
-    title: base ? "Untaught → taught" : parts,
+    ...{ token, effect: settingsSay(), instead, isOwn, off: state.off, was: intact?.next },
+    title: base ? "Untaught → taught" : title,
     // the prompt stays
     picks: isOwn && (!isTreeOfPrompt() || context.length >= state.tree.ids.length),
     ...options,
   });
+  if (intact && !base) sayFetched(readPass(intact));
   renderParts();
   return described;
 }
@@ -345,10 +362,8 @@ function sayWritten(n, reason) {
   const isFull = allIds().length > state.model.n_positions - 1;
   const why =
     reason === "stop" ? " The model ended the text." : isFull ? " The context is full." : "";
-  const how = state.intact
-    ? ", with the same random numbers. Only marked words differ."
-    : ". Green: likely. Press a word.";
-  setStatus(`${counted(n, "token")} written${how}${why}`);
+  const how = state.intact ? "" : " Green: likely. Press a word.";
+  setStatus(`${counted(n, "token")} written.${how}${why}`);
 }
 
 /** The index of the first token that differs from the text with all parts on; or undefined. */
