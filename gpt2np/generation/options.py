@@ -401,7 +401,7 @@ def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, st
 
 
 FILTERS: dict[str, float] = {"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1}
-"""Option of each filter → the value that switches it off; in the order of `transformers`."""
+"""Option of each filter → the value that switches it off; in the order in which they run."""
 
 _OF_BEAM_SEARCH: dict[str, float] = {"length_penalty": 1, "early_stopping": False}
 NEUTRAL = FILTERS | _OF_BEAM_SEARCH

@@ -215,7 +215,7 @@ def mean_ablate(
     all_tokens = dataclasses.replace(Intervention((), **part), positions=None)
     means: dict[str, Array] = {}
     for name in names:
-        if name.endswith("pattern"):
+        if get_hook_point(name).shape == "H T T":
             raise InvalidArgumentError(f"{name} has no mean over tokens; ablate attn.z instead")
         tokens = np.concatenate([traced[name] for traced in traces], axis=-2)
         mean = tokens.mean(-2, keepdims=True)
@@ -283,7 +283,7 @@ def direction(
             not the name of a hook point with vectors.
     """
     names = select_hook_points(point, lm.model.config.n_layer)
-    is_single = len(names) == 1 and not names[0].endswith("pattern")
+    is_single = len(names) == 1 and get_hook_point(names[0]).shape != "H T T"
     check_argument(is_single, "point", point, "the name of one hook point, no attention pattern")
     [name] = names
 

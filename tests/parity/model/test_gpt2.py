@@ -26,7 +26,7 @@ class TestCache:
             cache.truncate(21)
 
 
-class TestProbe:
+class TestHook:
     # S = 2 sequences of 5 and 3 new tokens after 4 and 0 cached ones, R = 2 rows.
     def documented_points(self, layers):
         c, h, d, f, v = 24, 3, 8, 96, 211

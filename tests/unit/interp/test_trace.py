@@ -1,4 +1,4 @@
-"""Traces: content, no effect on the pass, .npz file."""
+"""Traces: their content, and that they have no effect on the pass."""
 
 import numpy as np
 import pytest
