@@ -41,7 +41,7 @@ def test_next_tokens(client, lm):
     answer = client.post("/api/inspect", json={"prompt": PROMPT, "n": 100}).json()
     ids = [row["id"] for row in answer["next"]]
     assert ids == np.argsort(-logprobs, kind="stable")[:100].tolist()
-    np.testing.assert_allclose([row["logprob"] for row in answer["next"]], logprobs[ids], atol=1e-6)
+    np.testing.assert_allclose([row["logprob"] for row in answer["next"]], logprobs[ids], atol=1e-5)
     assert answer["tokens"] == ids[:2]
 
 
