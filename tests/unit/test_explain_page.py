@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.explain_pages import LONG, MARKUP, PROMPT, SIGNS
+from helpers.explain_pages import LONG, MARKUP, PROMPT, SIGNS, decoded
 
 from gpt2np import ContextLengthError, InvalidArgumentError, load
 from gpt2np.explain import MAX_TOKENS, explain
@@ -69,8 +69,7 @@ def test_the_points_of_a_score_are_those_of_the_pass(lm):
     found, traced = content(explain(lm, PROMPT)), trace(lm, PROMPT)
     assert found["ids"] == traced.ids.tolist()
     for name, array in found["points"].items():
-        data = np.frombuffer(base64.b64decode(array["base64"]), "<f2").reshape(array["shape"])
-        np.testing.assert_array_equal(data, traced[name].astype(np.float16))
+        np.testing.assert_array_equal(decoded(array), traced[name].astype(np.float16))
     assert len(found["points"]) == 2 * 6
 
 

@@ -1,11 +1,11 @@
 """The page's numbers against transformers: 110 at random places, in each of three models."""
 
 import json
-from base64 import b64decode
 
 import numpy as np
 import pytest
 import torch
+from helpers.explain_pages import decoded
 from helpers.paths import CHECKOUT
 from helpers.references import load_reference, save_reference, to_float64
 from helpers.transformers_pass import transformers_arrays
@@ -20,10 +20,6 @@ SHAPES = {
     "width of GPT-2 small": {"n_layer": 2, "n_head": 12, "n_embd": 768, "n_positions": 64},
 }
 N_CHECKS = 10  # of each array
-
-
-def decoded(array):
-    return np.frombuffer(b64decode(array["base64"]), array["dtype"]).reshape(array["shape"])
 
 
 def numbers_of_transformers(reference, ids, neurons, listed, next_ids):

@@ -1,11 +1,11 @@
 """The endpoints under /api: they give what the library gives."""
 
 import asyncio
-import base64
 import threading
 
 import numpy as np
 import pytest
+from helpers.explain_pages import decoded, described_logits
 
 from gpt2np import trace
 from gpt2np.errors import InvalidArgumentError
@@ -15,11 +15,6 @@ from gpt2np.interp import Target, add, nearest_tokens, saliency, zero_head
 PROMPT = "Once upon a time there was a little fox"
 
 
-def array(described):
-    data = base64.b64decode(described["base64"])
-    return np.frombuffer(data, described["dtype"]).reshape(described["shape"])
-
-
 def test_rows_of_points(client, lm):
     points = ["embed", "blocks.2.attn.q", f"blocks.{lm.model.config.n_layer - 1}.resid"]
     body = {"prompt": "Once upon a time", "include": [], "points": points, "n_rows": 2}
@@ -27,7 +22,7 @@ def test_rows_of_points(client, lm):
     answer = client.post("/api/inspect", json=body).json()["points"]
     traced = trace(lm, body["prompt"], points, interventions=zero_head(1, 2))
     for name in points:
-        np.testing.assert_array_equal(array(answer[name]), traced[name][..., -2:, :])
+        np.testing.assert_array_equal(decoded(answer[name]), traced[name][..., -2:, :])
 
 
 def test_the_first_wrong_entry_is_named(client):
@@ -37,11 +32,11 @@ def test_the_first_wrong_entry_is_named(client):
 
 
 def test_next_tokens(client, lm):
-    logprobs = log_softmax(lm.model.forward([lm.encode_prompt(PROMPT)])[-1])
+    logprobs = log_softmax(described_logits(lm, lm.encode_prompt(PROMPT)))
     answer = client.post("/api/inspect", json={"prompt": PROMPT, "n": 100}).json()
     ids = [row["id"] for row in answer["next"]]
     assert ids == np.argsort(-logprobs, kind="stable")[:100].tolist()
-    np.testing.assert_allclose([row["logprob"] for row in answer["next"]], logprobs[ids], atol=1e-5)
+    np.testing.assert_allclose([row["logprob"] for row in answer["next"]], logprobs[ids], atol=1e-6)
     assert answer["tokens"] == ids[:2]
 
 
