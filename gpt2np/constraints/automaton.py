@@ -152,8 +152,8 @@ class ByteAutomaton:
         key = id(tree), n_read, then
         if key not in self._continuations:
             self._work.add(_CONTINUATION)
-            own = _fewest_bytes(tree, self._n_bytes, n_read) if n_read else self._n_bytes[id(tree)]
-            new = Continuation(tree, n_read, then, own + then.n_bytes)
+            size = _fewest_bytes(tree, self._n_bytes, n_read) if n_read else self._n_bytes[id(tree)]
+            new = Continuation(tree, n_read, then, size + then.n_bytes)
             self._continuations.setdefault(key, new)
         return self._continuations[key]
 

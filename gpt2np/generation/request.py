@@ -225,10 +225,10 @@ def with_prompt(lm: AnyLanguageModel, call: Request, prompt: Prompt, n_before: i
     """
     options = call.options.with_seed((call.options.seed or 0) + n_before)
     text, ids = _read_prompt(lm, prompt, call)
-    room = min(options.max_new_tokens, lm.model.config.n_positions + 1 - len(ids))
+    tokens_left = min(options.max_new_tokens, lm.model.config.n_positions + 1 - len(ids))
     within = getattr(call.constraint, "within", None)
     # A prompt that leaves no room is an error later.
-    constraint, n_healed = within(room) if within and room > 0 else call.constraint, 0
+    constraint, n_healed = within(tokens_left) if within and tokens_left > 0 else call.constraint, 0
     if options.token_healing:
         from gpt2np.generation.token_healing import heal
 

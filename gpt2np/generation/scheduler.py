@@ -20,7 +20,7 @@ from gpt2np.runtime.kv_cache import cache_nbytes
 
 _MIN_SHARED = 16  # tokens; copying fewer keys and values saves no time
 _SCORED_CHUNK = 64  # rows of logits of prompts in a pass; bounds their memory
-_OWN_SECONDS = 0.1  # of a step, for masks and interventions that take more than a tenth of it
+_SLOW_LIMIT = 0.1  # seconds of a step, for masks and interventions that take a tenth of it each
 
 
 def drive(
@@ -147,11 +147,11 @@ class Scheduler:
         alone = [s for s in group if s.request.callbacks.interventions]
         begun = now = time.perf_counter()
         for sequence in sorted(alone, key=_last_token_time):
-            if now - begun > _OWN_SECONDS and self._prefill_chunk < sys.maxsize:
+            if now - begun > _SLOW_LIMIT and self._prefill_chunk < sys.maxsize:
                 break
             n_left = self._run([sequence], n_left)
-            sequence.own_seconds = time.perf_counter() - now
-            now += sequence.own_seconds
+            sequence.step_seconds = time.perf_counter() - now
+            now += sequence.step_seconds
         # 5. Sequences whose text has ended leave.
         self._end_cancelled()
         return [*finished, *self._remove_finished()]
@@ -159,10 +159,10 @@ class Scheduler:
     def _in_turns(self) -> list[RunningSequence]:
         """Return the running sequences; of those that take long alone, as many as a step may."""
         ready: set[int] = set()
-        masks = own = 0.0
+        masks = steps = 0.0
         for sequence in sorted(self.running, key=_last_token_time):  # the longest wait first
-            is_slow = sequence.own_seconds > _OWN_SECONDS / 10
-            if (sequence.constraint and masks > _OWN_SECONDS) or (is_slow and own > _OWN_SECONDS):
+            is_slow = sequence.step_seconds > _SLOW_LIMIT / 10
+            if (sequence.constraint and masks > _SLOW_LIMIT) or (is_slow and steps > _SLOW_LIMIT):
                 continue
             start = time.perf_counter()
             try:
@@ -171,10 +171,10 @@ class Scheduler:
                 sequence.interrupt(error)
                 continue
             seconds = time.perf_counter() - start
-            if sequence.constraint and max(seconds, sequence.own_seconds) > _OWN_SECONDS / 10:
+            if sequence.constraint and max(seconds, sequence.step_seconds) > _SLOW_LIMIT / 10:
                 sequence.drafter = None  # the masks after draft tokens are computed in the pass
             masks += seconds
-            own += sequence.own_seconds
+            steps += sequence.step_seconds
             ready.add(id(sequence))
         return [sequence for sequence in self.running if id(sequence) in ready]
 
@@ -357,7 +357,7 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
         # A callback may raise after the last token: `step` then ends the sequence as interrupted.
         sequence.finish_reason = None
         raise
-    sequence.own_seconds = time.perf_counter() - start
+    sequence.step_seconds = time.perf_counter() - start
     if sequence.drafter:
         sequence.drafter.update(sequence.ids[n_ids:])
 

@@ -34,7 +34,7 @@ class RunningSequence:
         ids: the generated ids, including the one that ended the sequence.
         prompt_logprobs: log probabilities of the prompt's ids except the first, if requested.
         seconds: time from the start to the latest token id.
-        own_seconds: time of the last step for this sequence alone, without its mask.
+        step_seconds: time of the last step for this sequence alone, without its mask.
         n_read: number of pieces of the text that `new_text` has returned.
         finish_reason: why the sequence ended, as in `Completion`; "cancelled" also after an error.
         cache: KV cache of the tokens computed so far.
@@ -48,7 +48,7 @@ class RunningSequence:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     seconds: float = 0.0
-    own_seconds: float = 0.0
+    step_seconds: float = 0.0
     n_read: int = 0
     finish_reason: FinishReason | None = None
     error: Exception | None = None

@@ -352,8 +352,8 @@ def _error(error: Exception) -> tuple[int, Json]:
     if isinstance(error, RequestValidationError):
         # Of a union's errors, the deepest belongs to the type that the client meant.
         found = max(error.errors(), key=lambda found: len(found["loc"]))
-        if isinstance(own := found.get("ctx", {}).get("error"), GPT2NPError):
-            return _error(own)
+        if isinstance(cause := found.get("ctx", {}).get("error"), GPT2NPError):
+            return _error(cause)
         name = ".".join(str(part) for part in found["loc"][1:] if not _is_type(part))
         what = printable(found["msg"].removeprefix("Value error, "))
         name = "" if found["type"] == "json_invalid" else printable(name)[:100]

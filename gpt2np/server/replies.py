@@ -274,8 +274,8 @@ def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob]) -> Jso
 
     content = []
     for p in logprobs:
-        others = [pair for pair in p.top if pair[0] != p.id]
-        top = [(p.id, p.logprob), *others][: len(p.top)]
+        alternatives = [pair for pair in p.top if pair[0] != p.id]
+        top = [(p.id, p.logprob), *alternatives][: len(p.top)]
         content.append({**entry(p.id, p.logprob), "top_logprobs": [entry(*pair) for pair in top]})
     return {"content": content}
 

@@ -88,7 +88,7 @@ def test_slow_masks_take_turns_and_change_no_text(lm):
         scheduler.add(sequence)
     while scheduler.busy:
         n_calls, n_ids = len(calls), len(quick.ids)
-        quick.own_seconds = 0  # on a busy machine, any text may seem slow
+        quick.step_seconds = 0  # on a busy machine, any text may seem slow
         scheduler.step()
         assert len(calls) - n_calls <= 3
         assert len(quick.ids) > n_ids or quick.finish_reason
