@@ -212,8 +212,8 @@ class Scheduler:
                 start = stop - 1
             if predicts:
                 _accept(sequence, logits[start:stop], draft)
-        # 5. A sequence left out of this pass waited for a shared prefix, which is now computed:
-        #    copy it before its owner leaves.
+        # 5. A sequence that waits for a shared prefix was not in this pass. If the pass computed
+        #    the prefix, copy it now, because the sequence that holds it may leave.
         for sequence in group if len(batch) < len(group) else ():
             _copy_shared_prefix(sequence, self.running)
         return n_left

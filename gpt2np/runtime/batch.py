@@ -38,8 +38,8 @@ class KVSpan:
         sequence: the index of the first sequence in the batch.
         count: the number of sequences.
         queries: the range of the sequences' queries in the block.
-        n_keys: how many keys the last query of the longest sequence attends to, minus the number
-            that the batch's first sequence has cached. Thus later decode steps have equal spans.
+        n_keys: keys of the longest sequence up to its last query in the block, minus the cached
+            keys of the batch's first sequence. All decode steps of a batch thus have equal spans.
     """
 
     sequence: int
