@@ -4,8 +4,8 @@ The IDs on the command line form one text. Standard input is read if ID is '-'
 or missing: each line holds the ids of one text, separated by spaces or commas,
 as 'gpt2np tokenize --ids' prints them.
 
-Bytes that are not UTF-8 become U+FFFD. An id that is not below the size of the
-vocabulary is an error. Only the vocabulary of the model is downloaded.
+Bytes that are not UTF-8 become U+FFFD. An id outside the vocabulary is an
+error. Only the vocabulary of the model is downloaded.
 """
 
 import argparse

@@ -11,8 +11,8 @@ The suffix of OUT selects the format:
 .npy   The same ids as in .bin, as a NumPy array.
 .npz   Several arrays of ids, as nshepperd's gpt-2 reads them.
 
-Run an interrupted command again to resume. You may then add files to the
-input, if their paths sort after those of all files of the first run.
+Run an interrupted command again to resume. You may then add files whose paths
+sort after all paths of the first run.
 """
 
 import argparse

@@ -20,8 +20,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser, omit: Collection[s
     parser.add_argument(
         "--greedy", dest="temperature", action="store_const", const=0.0, help=greedy
     )
-    more = "The generation_config.json of a model can replace any default."
-    parser.add_argument_group("More options", more)
+    parser.epilog = "The generation_config.json of a model can replace the defaults of generation."
     add_groups(parser, GenerationOptions, omit, (*_COMMON, *_WITHOUT_FLAG))
 
 

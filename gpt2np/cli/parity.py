@@ -1,4 +1,4 @@
-"""Tell whether rounding or a bug explains how another engine's results differ."""
+"""Tell whether another engine's results differ by rounding or by a bug."""
 
 import argparse
 import json
@@ -22,8 +22,8 @@ _CHECK = """Compare an engine's arrays or greedy texts with reference arrays.
 
 To compare arrays, set TESTED to a .npz or .safetensors file. The arrays have
 the names of hook points, or the names that transformers uses: hidden_states,
-attentions and logits. Put the prompt before a name, as in prompt1/logits;
-without it, the array is the first prompt's. The engine need not provide all
+attentions and logits. Put the prompt's name first, as in prompt1/logits;
+otherwise the array belongs to the first prompt. The engine need not provide all
 arrays.
 
 To compare texts, set TESTED to a .json file: an object that maps the name of
@@ -45,10 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = record.add_argument
     add("reference", type=Path, metavar="REFERENCE", help="File to write: .safetensors")
-    prompt = "Prompt to record, with the name prompt0, a second one with prompt1, … (may be given "
-    prompt += (
-        "several times; default: built-in prompts, named short, token, unicode, repeated and full)"
-    )
+    prompt = "Prompt to record; the prompts are named prompt0, prompt1, ... (may be given several "
+    prompt += "times; default: built-in prompts, named short, token, unicode, repeated and full)"
     add("--prompt", action="append", metavar="TEXT", help=prompt)
     points = "Array to record, by hook point, as in 'blocks.0.attn.q' or 'blocks.*' (may be given "
     points += "several times; default: all)"
@@ -63,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("reference", type=Path, metavar="REFERENCE", help="File that 'gpt2np parity record' wrote")
     add("tested", type=Path, metavar="TESTED", help="Arrays or token ids of the engine")
     dtype = "Data type that the engine computes in (default: float32 for texts; for arrays, the "
-    dtype += "type with the fewest bits that can hold every number)"
+    dtype += "smallest type that represents all their numbers exactly)"
     add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), dest="engine", help=dtype)
     add("--json", action="store_true", help="Print the report as one JSON object")
     add_option(record, ModelOptions, "model")

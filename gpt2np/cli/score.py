@@ -16,8 +16,9 @@ counted                the number of scored tokens
 log_probability        the sum of the scored tokens' log probabilities, in nats
 perplexity             the perplexity per scored token
 word_perplexity, byte_perplexity, bits_per_character, bits_per_byte
-                       of the whole document; with --no-from-end-of-text, its
-                       first token counts as much as the average token
+                       of the whole document; with --no-from-end-of-text, the
+                       unscored first token is assumed to be as likely as the
+                       average
 
 A long document is read in windows of --context tokens, one every --stride
 tokens. Each token is scored once, in the first window that contains it.

@@ -26,7 +26,7 @@ def add_prompt_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_special_argument(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Declare --special, which `check_special` and `allowed_special` take."""
-    text = f"{SPECIAL_HELP} (default: {default or 'text, with a warning'})"
+    text = f"{SPECIAL_HELP} (default: {default or 'text, and warn if there is one'})"
     parser.add_argument("--special", choices=get_args(Special), default=default, help=text)
 
 

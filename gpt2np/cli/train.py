@@ -4,13 +4,13 @@ CORPUS is a .bin or .npy file that gpt2np encode wrote. OUT is a folder that
 gpt2np and transformers can load; the file loss.svg in OUT shows the loss curve.
 
 Without --from, the command trains a new model from random weights; --model must
-then be what CORPUS was encoded with. With --from MODEL, it fine-tunes MODEL,
-which keeps its vocabulary and architecture. The optimizer is AdamW with a
-warm-up and a cosine schedule, in float32. A CPU is fast enough to train models
-of a few million parameters, and to fine-tune GPT-2 on a few pages.
+then name the vocabulary that CORPUS was encoded with. With --from MODEL, it
+fine-tunes MODEL, which keeps its vocabulary and architecture. The optimizer is
+AdamW with a warm-up and a cosine schedule, in float32. A CPU is fast enough to
+train models of a few million parameters, and to fine-tune GPT-2 on a few pages.
 
 An interrupted run is kept beside OUT, in OUT.partial. The same command resumes
-it, and the result is the same bit for bit; --force discards it.
+the run, without any effect on the result; --force discards the run.
 """
 
 import argparse

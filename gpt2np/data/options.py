@@ -16,7 +16,9 @@ field_option = partial(
     "In .jsonl, .csv, .tsv and .parquet files, the field or column with the text",
     metavar="FIELD",
 )
-_SPECIAL = "'error' refuses the text, 'allow' encodes each as one token, 'text' as its characters"
+_SPECIAL = (
+    "'error' refuses the text, 'allow' encodes each as one token, 'text' encodes its characters"
+)
 SPECIAL_HELP = f"What to do with special tokens in a text: {_SPECIAL}"
 
 
@@ -29,7 +31,7 @@ class DatasetOptions:
     """
 
     field: str = field_option()
-    skip_errors: bool = option(False, "Skip a file if a part of the file cannot be read")
+    skip_errors: bool = option(False, "Skip files that cannot be read completely")
     special: Special = option(
         "error", f"What to do with special tokens other than <|endoftext|>: {_SPECIAL}"
     )

@@ -182,8 +182,8 @@ class GenerationOptions:
     )
     typical_p: float = _sampling(
         1.0,
-        "Typical sampling: exclude the tokens that are much more or much less likely than "
-        "expected; the others have a total probability of X",
+        "Typical sampling: keep the tokens nearest the expected likelihood, with a total "
+        "probability of X",
         details="This excludes unlikely tokens, and sometimes very likely ones (locally typical "
         "sampling, Meister et al. 2022).",
         above=0,
@@ -205,15 +205,14 @@ class GenerationOptions:
     )
     length_penalty: float = _beam_search(
         1.0,
-        "Exponent X in a beam's score, log probability / (number of tokens)^X; a higher X favors "
-        "longer texts",
+        "Divide a beam's log probability by (number of tokens)^X; a higher X favors longer texts",
         low=-100,
         high=100,
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "After `num_beams` complete texts: 'true' stops; 'false' goes on while a better text is "
-        "likely; 'never', while one is possible",
+        "After `num_beams` complete texts: 'true' stops; 'false' also waits while a better text is "
+        "likely; 'never' waits while one is possible",
     )
 
     repetition_penalty: float = _penalty(
@@ -225,15 +224,14 @@ class GenerationOptions:
         high=1000,
     )
     presence_penalty: float = _penalty(
-        0.0, "Subtract X from the logits of all tokens that the new text has", low=-2, high=2
+        0.0, "Subtract X from the logits of all tokens in the new text", low=-2, high=2
     )
     frequency_penalty: float = _penalty(
-        0.0, "Subtract X from a token's logit for each time the new text has it", low=-2, high=2
+        0.0, "Subtract X from a token's logit for each occurrence in the new text", low=-2, high=2
     )
     no_repeat_ngram_size: int = _penalty(
         0,
-        "Never generate N tokens that already follow each other in the text or its prompt; 0 "
-        "allows repeats",
+        "Never repeat a sequence of N tokens from the prompt or the new text; 0 allows repeats",
         low=0,
     )
     logit_bias: tuple[tuple[int, float], ...] = _penalty(
@@ -273,7 +271,7 @@ class GenerationOptions:
     )
     max_time: float | None = _stopping(
         None,
-        "Stop after this many seconds and return the text so far",
+        "Stop after X seconds and return the text so far",
         details="The time is measured from the start of the call, and checked after each step.",
         default_text="no limit",
         above=0,
@@ -300,7 +298,7 @@ class GenerationOptions:
 
     choices: tuple[str, ...] = _constraint(
         (),
-        "Generate exactly one of the given texts; a new word begins with a space, as ' yes'",
+        "Generate exactly one of the given texts; begin a new word with a space, as in ' yes'",
         flags=("--choice",),
         json_name="structured_outputs.choice",
         convert=_choices,
@@ -326,7 +324,7 @@ class GenerationOptions:
 
     num_return_sequences: int = _output(
         1,
-        "Number of texts for each prompt; each has a seed one higher than the text before it",
+        "Number of texts for each prompt, with consecutive seeds",
         details="Beam search returns the N best texts, at most `num_beams`.",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
@@ -335,13 +333,13 @@ class GenerationOptions:
     )
     logprobs: int | None = _output(
         None,
-        "Return each generated token's log probability, and the N most likely tokens there",
+        "Return each generated token's log probability, and the N most likely tokens in its place",
         low=0,
         high=1000,
     )
     prompt_logprobs: int | None = _output(
         None,
-        "Return each prompt token's log probability, and the N most likely tokens there",
+        "Return each prompt token's log probability, and the N most likely tokens in its place",
         low=0,
         high=1000,
     )

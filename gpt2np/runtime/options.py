@@ -46,8 +46,8 @@ class ModelOptions:
     )
     processes: int | Literal["auto"] = option(
         1,
-        "Number of processes that share each forward pass; with 'auto', measurements choose the "
-        "fastest number, up to the number of CPU cores",
+        "Processes that share each forward pass, one core each: N above 1 ignores `threads`; "
+        "'auto' measures which number up to `threads` is fastest",
         group="Performance",
         metavar="N|auto",
         default_text="auto",

@@ -43,8 +43,7 @@ class ServerOptions:
     )
     allowed_hosts: tuple[str, ...] = _access(
         (),
-        "Accept requests to the host NAME, too, not only to localhost and IP addresses; needed "
-        "only if no key is set",
+        "Without a key: also accept requests to the host NAME, besides localhost and IP addresses",
         flags=("--allowed-host",),
         metavar="NAME",
     )

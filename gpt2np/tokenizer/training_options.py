@@ -43,14 +43,15 @@ class TrainingOptions:
     min_frequency: int = option(0, "Merge only pairs that occur at least N times", low=0)
     max_token_length: int | None = option(
         None,
-        "New tokens have fewer than N bytes or characters (see `alphabet`)",
+        "Form only tokens of fewer than N bytes or characters (see `alphabet`), or of two",
         details="Length 2 is always allowed, as in Hugging Face's tokenizers.",
         default_text="no limit",
         low=1,
     )
     special_tokens: tuple[str, ...] = option(
         (END_OF_TEXT,),
-        "Special token to use; if you give any, give <|endoftext|>, too, for gpt2np encode",
+        "Special token; replaces the default, so give <|endoftext|>, too, if gpt2np encode is to "
+        "work",
         details="The special tokens get the first ids.",
         flags=("--special-token",),
         default_text="<|endoftext|>",

@@ -82,7 +82,7 @@ def test_an_unknown_option_suggests_one_of_its_command(capsys, command, program,
 def test_the_help_of_generate_begins_with_common_options(capsys):
     with pytest.raises(SystemExit):
         run(["generate", "--help"])
-    common, more = capsys.readouterr().out.split("\nMore options:\n")
+    common, more = capsys.readouterr().out.split("\nPrompt:\n")
     assert "--temperature X" in common and "--typical-p" not in common
     assert "--temperature X" not in more and "--typical-p" in more
 
