@@ -127,7 +127,7 @@ def make_pages(app: Any) -> None:
         _write(path, text)
     if not EXPLAIN_PAGE.exists():
         import gpt2np
-        from gpt2np.explain import explain
+        from gpt2np.view.explain import explain
 
         _write(EXPLAIN_PAGE, explain(gpt2np.load("bundled"), PROMPT).html)
 

@@ -13,7 +13,7 @@ from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_argument, read_prompt
 from gpt2np.data.files import atomic_write_text, check_target
 from gpt2np.errors import counted
-from gpt2np.explain import explain
+from gpt2np.view.explain import explain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

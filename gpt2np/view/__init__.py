@@ -1,6 +1,6 @@
 """The front end: the Machine, the playground's page and style sheets.
 
-The Machine, also on the page of `gpt2np explain`:
+The Machine, also on the page of `gpt2np explain`, which explain.py makes:
 
 machine.js  a picture of a forward pass, with a slider from its start to its end
 words.js    a sentence for each moment

@@ -13,11 +13,11 @@ from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.checkpoint.safetensors_file import read_tensors
 from gpt2np.errors import CheckpointError
 from gpt2np.evaluation.perplexity import perplexity
-from gpt2np.explain import explain
 from gpt2np.interp import attribution, lens_table
 from gpt2np.model import GPT2
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
+from gpt2np.view.explain import explain
 
 TEXTS = ("0" * 100, "Once upon a time there was a little fox", "🦊🦊🦊 é\u00a0")
 SHORT = {"seed": 1, "max_new_tokens": 8}

@@ -10,9 +10,9 @@ import pytest
 from helpers.explain_pages import LONG, MARKUP, PROMPT, SIGNS, decoded
 
 from gpt2np import ContextLengthError, InvalidArgumentError, load
-from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import nearest_tokens, trace
 from gpt2np.view import _without_comments, joined_modules, web_files
+from gpt2np.view.explain import MAX_TOKENS, explain
 
 
 def content(page):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gpt2np import GPT2, trace
-from gpt2np.explain import explain
 from gpt2np.model import weights
 from gpt2np.model.hook_points import hook_point_names
 from gpt2np.progress import progress_bar
+from gpt2np.view.explain import explain
 
 HOSTILE = '<script>alert("x")</script>'
 N_ARRAYS = f"{len(hook_point_names(6))} arrays"  # of the bundled model

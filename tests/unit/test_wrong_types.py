@@ -10,7 +10,6 @@ import gpt2np
 from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.perplexity import perplexity
-from gpt2np.explain import explain
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.interp import (
     attribution,
@@ -27,6 +26,7 @@ from gpt2np.interp import (
 )
 from gpt2np.model import GPT2
 from gpt2np.tokenizer.training import TrainingOptions, train
+from gpt2np.view.explain import explain
 
 CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "processes": (lambda lm: setattr(lm.model, "processes", "2"), "processes is '2'"),

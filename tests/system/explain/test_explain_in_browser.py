@@ -9,9 +9,9 @@ from helpers.explain_pages import MARKUP, PROMPT, SIGNS, described_logits
 from helpers.playground import cells, set_moment
 
 from gpt2np import load
-from gpt2np.explain import explain
 from gpt2np.interp import logit_lens, nearest_tokens, trace
 from gpt2np.model.ops import softmax
+from gpt2np.view.explain import explain
 
 A4 = 703  # CSS pixels between the margins
 
