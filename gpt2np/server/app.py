@@ -293,7 +293,7 @@ def _add_status(app: FastAPI, server: Server) -> None:
         return {"object": "list", "data": [_model(server, name) for name in server.engines]}
 
     @app.get("/v1/models/{name:path}")  # OWNER/NAME or a path: takes all below
-    async def describe_model(name: str) -> Json:
+    async def retrieve_model(name: str) -> Json:
         """Describe one model."""
         return _model(server, name)
 

@@ -48,6 +48,15 @@ def save_reference(
     return model
 
 
+def change_tensors(folder: Path, change):
+    """Change the tensors of a checkpoint in place."""
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
 def load_reference(folder: Path, dtype: str = "float32"):
     """Load a checkpoint with transformers, with eager attention."""
     from transformers import GPT2LMHeadModel

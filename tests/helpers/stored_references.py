@@ -5,6 +5,7 @@ folder. tests/parity/test_stored_references.py checks that their answers are sti
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -119,6 +120,8 @@ def main() -> None:
 
     shape = {"vocab_size": 211, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
     save_reference(TINY, spread=0.2, **shape)
+    for file in TINY.glob("*.json"):  # the same bytes with any version of transformers
+        file.write_text(re.sub(r' *"transformers_version".*\n', "", file.read_text()))
     np.savez_compressed(FOLDER / "arrays.npz", **ask_for_arrays())
     (FOLDER / "ids.json").write_text(json.dumps(ask_for_ids()) + "\n", encoding="utf-8")
 

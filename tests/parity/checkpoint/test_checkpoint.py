@@ -5,7 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from helpers.references import change_tensors
+from helpers.stored_references import TINY
 
 from gpt2np import GPT2, CheckpointError, GPT2Config, InvalidArgumentError
 from gpt2np.checkpoint.load import read_checkpoint
@@ -13,16 +14,8 @@ from gpt2np.checkpoint.safetensors_file import read_tensors
 
 
 @pytest.fixture
-def folder(tiny, tmp_path):
-    for file in tiny[0].iterdir():
-        shutil.copy(file, tmp_path)
-    return tmp_path
-
-
-def change_tensors(folder, change):
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
+def folder(tmp_path):
+    return shutil.copytree(TINY, tmp_path, dirs_exist_ok=True)
 
 
 def change_config(folder, **changes):

@@ -2,11 +2,14 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 from helpers.command_line import run_here
-from safetensors.numpy import load_file, save_file
+from helpers.references import change_tensors
+from helpers.stored_references import TINY
+from safetensors.numpy import load_file
 
 from gpt2np.checkpoint.config import weight_shapes
 from gpt2np.model import GPT2Config
@@ -17,16 +20,8 @@ def info(*arguments):
 
 
 @pytest.fixture
-def folder(tiny, tmp_path):
-    for file in tiny[0].iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    return tmp_path
-
-
-def change_tensors(folder, change):
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
+def folder(tmp_path):
+    return shutil.copytree(TINY, tmp_path, dirs_exist_ok=True)
 
 
 def test_of_the_bundled_model(bundled):
