@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         run_elsewhere = continue_on_ray(source, prompts, options, args.special, cluster)
     rest = args.force, args.field, args.special, run_elsewhere
     bar = {"total": n_lines, "desc": "generating", "unit": "line"}
-    with running_job(lambda done: f"line {done + 1:,}", **bar) as callbacks:
+    with running_job(args.out, lambda done: f"line {done + 1:,}", **bar) as callbacks:
         n_written, n_skipped, _ = continue_file(lm, prompts, args.out, options, callbacks, *rest)
     if not n_written:
         raise GPT2NPError(f"{prompts} holds no usable prompt; {args.out} is not written")

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         from gpt2np.distributed.cluster import map_on_cluster
 
         elsewhere = partial(map_on_cluster, cluster=cluster)
-    with running_corpus_job(files, "encoding") as callbacks:
+    with running_corpus_job(files, args.out, "encoding") as callbacks:
         dataset = encode_dataset(
             files, args.out, tokenizer, options, callbacks, force=args.force, map_items=elsewhere
         )

@@ -11,7 +11,7 @@ from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.parser import spelled
 from gpt2np.cli.text_input import spool_stdin
-from gpt2np.data.resumable import JobCallbacks
+from gpt2np.data.resumable import JobCallbacks, partial_folder
 from gpt2np.distributed.cluster import Cluster
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.runtime.options import ModelOptions
@@ -72,18 +72,19 @@ def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelArgumen
 
 
 @contextlib.contextmanager
-def running_job(position: Callable[[int], object], **options: Any) -> Iterator[JobCallbacks]:
-    """Show a job's progress as a tqdm bar; Ctrl-C exits with code 130.
+def running_job(
+    out: Path | None, position: Callable[[int], object], **options: Any
+) -> Iterator[JobCallbacks]:
+    """Show a job's progress as a tqdm bar, or a line each minute; Ctrl-C exits with code 130.
 
-    `position` writes how far the job is; `options` are tqdm's. Without a terminal, a line each
-    minute takes the place of the bar.
+    `position` writes how far the job is that writes `out`; `options` are tqdm's.
     """
     from tqdm import tqdm  # required by huggingface_hub
 
     is_terminal = sys.stderr.isatty()
     options |= {} if is_terminal else {"mininterval": 60.0, "delay": 60.0}  # seconds
     options |= {"disable": False, "leave": False}
-    with exit_on_interrupt(), tqdm(**options) as bar:
+    with exit_on_interrupt(out), tqdm(**options) as bar:
 
         def write(message: object) -> None:
             if is_terminal:
@@ -109,23 +110,24 @@ def running_job(position: Callable[[int], object], **options: Any) -> Iterator[J
 
 
 def running_corpus_job(
-    files: Sequence[Path], description: str
+    files: Sequence[Path], out: Path | None, description: str
 ) -> contextlib.AbstractContextManager[JobCallbacks]:
     """Show a job that reads the bytes of `files`; see `running_job`."""
     from gpt2np.data.corpus import content_size
 
     total = sum(map(content_size, files))
     options = {"total": total, "desc": description, "unit": "B", "unit_scale": True}
-    return running_job(lambda done: f"{done / total:.0%}", **options)
+    return running_job(out, lambda done: f"{done / total:.0%}", **options)
 
 
 @contextlib.contextmanager
-def exit_on_interrupt() -> Iterator[None]:
-    """After Ctrl-C, print how to resume; exit with code 130."""
+def exit_on_interrupt(out: Path | None) -> Iterator[None]:
+    """After Ctrl-C, print whether the job that writes `out` can resume; exit with code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        print_stderr("interrupted; run the same command again to go on")
+        how = "go on" if out and partial_folder(out).exists() else "start over"
+        print_stderr(f"interrupted; run the same command again to {how}")
         sys.exit(130)
 
 

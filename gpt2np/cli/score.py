@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         from gpt2np.distributed.jobs import score_on_ray
 
         elsewhere = score_on_ray(model_source(args, lm), options, files, cluster)
-    with running_corpus_job(files, "scoring") as callbacks:
+    with running_corpus_job(files, args.out, "scoring") as callbacks:
         if args.out:
             outcome = score_corpus(
                 lm, files, args.out, options, callbacks, force=args.force, **elsewhere

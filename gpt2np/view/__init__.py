@@ -48,8 +48,6 @@ from typing import Any
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Media types of the front end's files, by suffix."""
 
-_STYLES = ("colors.css", "style.css", "machine.css")
-
 
 def web_files() -> dict[str, bytes]:
     """Return the content of each file of the front end, by name."""
@@ -87,7 +85,7 @@ def _collect(name: str, bodies: dict[str, str]) -> None:
 
 def joined_styles() -> str:
     """Return the style sheets of a page of one file."""
-    styles = _without_comments("".join(map(_read, _STYLES)))
+    styles = _without_comments("".join(map(_read, ("colors.css", "style.css", "machine.css"))))
     return styles.replace(": ", ":").replace(" {", "{").replace("}\n", "}")
 
 

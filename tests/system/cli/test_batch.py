@@ -177,5 +177,5 @@ class TestInterruption:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130
-        assert b"interrupted; run the same command again" in stderr
+        assert b"interrupted; run the same command again to start over" in stderr
         assert [path.name for path in tmp_path.iterdir()] == ["p.txt"]
