@@ -24,6 +24,8 @@ def _check_unicode(text: str) -> str:
 
 def _check_logit_bias(value: object) -> object:
     """Raise ValueError for the first wrong entry; pydantic's error would list all of them."""
+    if isinstance(value, dict) and len(value) > MAX_ENTRIES:
+        raise ValueError(f"more than {MAX_ENTRIES:,} entries")
     for key, bias in value.items() if isinstance(value, dict) else ():
         if not (key.isascii() and key.isdecimal() and len(key) < 10):
             raise ValueError(f"{short_repr(key)} is not a token id")

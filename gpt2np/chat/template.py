@@ -10,7 +10,7 @@ the variables `tools` and `documents` are always None.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -61,20 +61,30 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
 
     def render(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        special_tokens: Collection[str] = (),
     ) -> str:
         """Render messages to a text. Each message has a `role` and a `content`.
 
         `add_generation_prompt` appends the text that starts the model's answer.
 
         Raises:
-            InvalidArgumentError: a message is invalid, or the template refuses the conversation or
-                gives no text.
+            InvalidArgumentError: a message is invalid or contains one of `special_tokens`, which
+                could forge a turn, or the template refuses the conversation or gives no text.
             TokenizerError: the template raises another error.
         """
         for message in messages:
             is_valid = all(isinstance(message.get(name), str) for name in ("role", "content"))
             check_argument(is_valid, "message", message, "a dict with the texts role and content")
+            if token := find_first(message["content"], special_tokens):
+                raise InvalidArgumentError(
+                    f"the {message['role']} message {short_repr(message['content'])} contains "
+                    f"{token}, which only the chat template may add; remove it or spell it "
+                    "differently"
+                )
         try:
             text = self._template.render(
                 messages=[dict(message) for message in messages],
@@ -99,19 +109,9 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
     ) -> list[int]:
-        """Render messages and encode the text; see `render`.
-
-        Raises:
-            InvalidArgumentError: a message contains a special token, which could forge a turn.
-        """
-        for message in messages:
-            if token := find_first(message["content"], tokenizer.special_tokens):
-                raise InvalidArgumentError(
-                    f"the {message['role']} message {short_repr(message['content'])} contains "
-                    f"{token}, which only the chat template may add; remove it or spell it "
-                    "differently"
-                )
-        text = self.render(messages, add_generation_prompt=add_generation_prompt)
+        """Render messages and encode the text; see `render`. No message may have special tokens."""
+        add, special = add_generation_prompt, tokenizer.special_tokens
+        text = self.render(messages, add_generation_prompt=add, special_tokens=special)
         return tokenizer.encode(text, allowed_special="all")
 
 

@@ -233,8 +233,8 @@ def _stream_response(
     )
 
 
-def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) -> list[int]:
-    """Render and encode the messages, none of which may contain a special token."""
+def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) -> str:
+    """Render the messages, none of which may contain a special token."""
     lm, template = engine.lm, engine.template
     if template is None:
         raise InvalidArgumentError(
@@ -242,19 +242,16 @@ def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) 
             param="model",
         )
     messages = [{"role": m.role, "content": m.text()} for m in body.messages or ()]
+    add, special = body.add_generation_prompt is not False, lm.tokenizer.special_tokens
     with errors_about("messages"):
-        return template.encode(
-            messages, lm.tokenizer, add_generation_prompt=body.add_generation_prompt is not False
-        )
+        return template.render(messages, add_generation_prompt=add, special_tokens=special)
 
 
 def _tokens(engine: Engine, body: TokenizeRequest) -> str:
     """Return the answer of /tokenize as JSON, whose encoder would hold the interpreter's lock."""
     lm = engine.lm
-    if body.messages is not None:
-        ids = _chat_prompt(engine, body)
-    else:
-        ids = lm.tokenizer.encode(body.prompt or "", allowed_special="all")
+    text = body.prompt or "" if body.messages is None else _chat_prompt(engine, body)
+    ids = lm.tokenizer.encode(text, allowed_special="all")
     head = {"count": len(ids), "max_model_len": lm.model.config.n_positions}
     return f'{json.dumps(head)[:-1]}, "tokens": [{", ".join([str(i) for i in ids])}]}}'
 
@@ -350,8 +347,8 @@ def _add_error_handlers(app: FastAPI) -> None:
 def _error(error: Exception) -> tuple[int, Json]:
     """Return the status and the body of the response to a request that has failed."""
     if isinstance(error, RequestValidationError):
-        # Of a union's errors, the deepest belongs to the type that the client meant.
-        found = max(error.errors(), key=lambda found: len(found["loc"]))
+        # Of a union's errors, the deepest, or a list's, belongs to the type that the client meant.
+        found = max(error.errors(), key=lambda e: (len(e["loc"]), e["type"] == "too_long"))
         if isinstance(cause := found.get("ctx", {}).get("error"), GPT2NPError):
             return _error(cause)
         name = ".".join(str(part) for part in found["loc"][1:] if not _is_type(part))

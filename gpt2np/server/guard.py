@@ -65,9 +65,7 @@ class Guard:
             hint = "add it to the option allowed_hosts of the server, or set an API key"
             message = f"the server is not known as {short_repr(host)}; {hint}"
             return _error(403, message)
-        is_open = path in ("/", "/health") or path.startswith(
-            "/playground/"
-        )  # the page asks for it
+        is_open = path in ("/", "/health") or path.startswith("/playground/")  # files of the page
         if not is_open and not self._has_key(headers):
             message = "missing or wrong API key; send Authorization: Bearer KEY"
             return _error(401, message, "invalid_api_key", {"WWW-Authenticate": "Bearer"})

@@ -19,7 +19,7 @@ from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import hook_point_shape, select_hook_points
 from gpt2np.runtime.arguments import check_ids, check_prompt_length
 from gpt2np.runtime.context import Hook
-from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, answer, run_on
+from gpt2np.server.engine import INSPECTION, PREPARATION, Engine, answer, run_on
 from gpt2np.server.protocol import InspectRequest, SaliencyRequest, hooks_of
 from gpt2np.server.replies import Json
 from gpt2np.tokenizer.vocabulary import token_bytes
@@ -58,7 +58,7 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
         """Describe a token: its embedding, the nearest embeddings, and the merges of its bytes."""
         lm = get_engine(model).lm
         check_ids("id", [id], lm.model.config.vocab_size)
-        return JSONResponse(await run_on(LONG_WORK, describe_token, lm, id))
+        return JSONResponse(await run_on(INSPECTION, describe_token, lm, id))
 
 
 async def _run(
@@ -69,7 +69,7 @@ async def _run(
     If the client disconnects, the hook that the function gets raises an error at its next call.
     """
     running = engine.start(1)
-    call = run_on(LONG_WORK, function, engine.lm, body, running.stop_at_end)
+    call = run_on(INSPECTION, function, engine.lm, body, running.stop_at_end)
     try:
         return await answer(request, call, engine.options.timeout)
     finally:
