@@ -14,7 +14,7 @@ import {
 } from "./state.js";
 import { goTo, renderStory, setBusy, setStatus, showError } from "./story.js";
 import { pathTo } from "./tree.js";
-import { $, counted, element, visible } from "./view.js";
+import { $, element, visible } from "./view.js";
 
 const N_TEXTS = 5; // that are written at once
 const N_SHARED = 18; // characters of a shared part: its end
@@ -83,7 +83,6 @@ function rowElement({ parts, leaf }) {
     { ...more, "aria-current": leaf === state.current ? "true" : null },
     element("span", { class: "hidden" }, common && `After ${common}: `),
     partElement(own, true),
-    element("span", { class: "hidden" }, `, ${counted(nodes.length, "token")}`),
     element("span", { class: "soft", title: name }, name),
   );
   return element("li", {}, ...parts.slice(0, -1).map((part) => partElement(part, false)), button);

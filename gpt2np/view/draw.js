@@ -1,5 +1,4 @@
 import { nextChipOf } from "./numbers.js";
-import { arcsOf } from "./stage.js";
 import {
   clamp,
   dataElement,
@@ -25,11 +24,11 @@ function shareAt({ start, from, logprob, sampled }, f) {
 /** Which of the three parts of the draw `f` is in: stretched, falling, fallen. */
 const part = (f) => (f <= STRETCHED ? 0 : f < FALLEN ? 1 : 2);
 
-function says(pass, { token, drawn, was, effect, instead }, f) {
+function says(pass, { token, drawn, was, instead }, f) {
   if (token === null) return ["A random number picks one of these."];
   const own = pass.next.find(({ id }) => id === token);
   const chip = nextChipOf(pass, token);
-  if (!part(f) && !was) return [effect];
+  if (!part(f) && !was) return ["Each gets room on the ruler: the likely more, the odd less."];
   if (own?.sampled === 1) return [chip, " has the whole ruler: nothing is left to chance."];
   if (drawn === null)
     return [chip, " came next", ...(own ? [": ", shareElement(own.sampled)] : []), "."];
@@ -43,28 +42,12 @@ function says(pass, { token, drawn, was, effect, instead }, f) {
     : [...now, chip, "."];
 }
 
-/** Write `text` beside a point, on the paper, at most `most` wide. */
-function write(context, { width }, colors, text, x, y, most = width) {
-  Object.assign(context, { font: colors.font, lineWidth: 6, textBaseline: "middle" });
-  Object.assign(context, { strokeStyle: colors.paper, fillStyle: colors.ink, lineJoin: "round" });
-  const left = Math.min(x, width - Math.min(most, context.measureText(text).width));
-  for (const draw of ["strokeText", "fillText"]) context[draw](text, left, y, most);
-}
-
-/** Point in the picture to what the sentence is about: an arc, the guesses, the row of the answer. */
-function point(context, pass, place, colors, moment, { named, line }) {
+/** Point in the picture to what the sentence is about: the guesses, the row of the answer. */
+function point(context, pass, place, colors, moment) {
   const { left, stop, strip, pitch, width, height } = place;
-  const [layer, head] = named ? named.part.split(",").map(Number) : [];
   const end = 1 + 2 * pass.n_layer; // of the blocks
-  const isNamed = named && (moment === 2 || moment === end);
-  const arcs = isNamed ? arcsOf(pass, place, layer, head, line) : [];
-  const arc = arcs.find(({ key }) => key === named.key);
-  if (arc) {
-    const [[, y], , , to] = arc.points;
-    write(context, place, colors, percent(arc.weight), to[0] + 4, (y + to[1]) / 2);
-  }
   context.fillStyle = colors.paper;
-  context.globalAlpha = 0.75 * clamp(moment - end);
+  context.globalAlpha = 0.5 * clamp(moment - end);
   context.fillRect(0, 0, left(pass.n_layer - 1), height);
   context.fillRect(left(pass.n_layer - 1), 0, width, place.y(pass.count - 1) - pitch / 2);
   context.globalAlpha = 1;
@@ -72,12 +55,17 @@ function point(context, pass, place, colors, moment, { named, line }) {
   const passed = moment > 3 ? Math.min(pass.n_layer, Math.floor((moment - 1) / 2)) : -1;
   const isWide = place.block > 90 && moment <= end;
   let guess = "?";
+  Object.assign(context, { font: colors.font, strokeStyle: colors.paper, lineJoin: "round" });
+  Object.assign(context, { fillStyle: colors.chance, lineWidth: 6, textBaseline: "middle" });
   for (let k = isWide ? 0 : Math.max(0, passed); k <= passed; k++) {
     const { ids, probabilities } = pass.lens[k];
     guess = withSpaces(pass.nextText(ids[0]));
-    const text = k ? `${guess} ${percent(probabilities[0])}` : "guess:";
-    const x = stop(k) - strip / 2;
-    write(context, place, colors, text, x, above, Math.max(86, place.block - 4));
+    const text = k ? `${guess} ${percent(probabilities[0])}` : "guess, how sure:";
+    const most = Math.max(86, place.block - 4);
+    const right = width - Math.min(most, context.measureText(text).width);
+    const at = /** @type {const} */ ([Math.min(stop(k) - strip / 2, right), above, most]);
+    context.strokeText(text, ...at);
+    context.fillText(text, ...at);
   }
   find(".machine-bars").dataset.guess = guess;
 }

@@ -1,6 +1,6 @@
 import { STRETCHED } from "./draw.js";
 import { lineChipOf, nextChipOf } from "./numbers.js";
-import { button, element } from "./view.js";
+import { button, element, shareElement } from "./view.js";
 
 /** Seconds of a phase; all blocks after the first take about seven. */
 const secondsOf = ({ kind, layer }, { n_layer }) =>
@@ -12,16 +12,18 @@ const secondsOf = ({ kind, layer }, { n_layer }) =>
     draw: 2,
   })[kind];
 
-/** Where the guide waits: ends of phases, not within later blocks; in the draw. */
-function stopsOf(phases) {
+/** Where the guide waits: ends of phases, of later blocks before and after the turn; in the draw. */
+function stopsOf(phases, turn) {
   const n = phases.length;
-  return [...new Set([1, 2, 3, n - 2, n - 1, n - 1 + STRETCHED, n])];
+  const turns = turn ? [1 + 2 * turn.layer, 3 + 2 * turn.layer] : [];
+  return [...new Set([1, 2, 3, ...turns, n - 2, n - 1, n - 1 + STRETCHED, n])];
 }
 
 /** Play the passes in the picture of `host`; `onRun()` takes the focus of a button that goes. */
 export function createGuide(host, onRun) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let stops = null;
+  let turn = null; // the block that turns the guess, and the look back that did it
   let isWriting = false; // a text, of which this is a pass
   let pace = 1;
   let playing = null; // { resolve, onEnd } of a pass that plays or waits
@@ -46,7 +48,7 @@ export function createGuide(host, onRun) {
     next.classList.toggle("primary", mode === "guide");
     if (hadFocus && mode === "writes") onRun();
     play.textContent = frame ? "Pause" : "Play";
-    const of = stopsOf(host.phases());
+    const of = stopsOf(host.phases(), turn);
     const now = host.moment;
     const passed = stops?.[0] === 0 ? of.length + 1 : of.filter((stop) => now >= stop).length;
     dots.textContent = "●".repeat(passed) + "○".repeat(of.length + 1 - passed);
@@ -144,20 +146,30 @@ export function createGuide(host, onRun) {
       isWriting = is;
       update();
     },
+    /** The look back that turned the guess, in its block. */
+    look: ({ layer }) => turn?.layer === layer && turn.look,
     /** What the blocks after the first do, of which the row has passed some; or null. */
     says({ layer }, passed) {
       if (!stops || !layer) return null;
       const pass = host.pass();
-      const guess = nextChipOf(pass, pass.lens[passed].ids[0]);
-      if (passed < pass.n_layer)
-        return [`Block ${layer} builds on block ${layer - 1}. The guess so far: `, guess];
-      const look = pass.strongestLook(layer, pass.count - 1);
-      const does = look ? [" fetched most from ", lineChipOf(pass, look.key)] : [" is the last"];
-      return [`Block ${layer}`, ...does, ". Its guess counts: ", guess, "."];
+      const guessAfter = (k) => nextChipOf(pass, pass.lens[k].ids[0]);
+      const guess = guessAfter(passed);
+      const sure = [guess, ", ", shareElement(pass.lens[passed].probabilities[0]), " sure."];
+      if (turn?.layer === passed - 1) {
+        const { look } = turn;
+        const did = look
+          ? ["It looked back at ", lineChipOf(pass, look.key), ": the"]
+          : ["Here the"];
+        return [...did, " guess turns from ", guessAfter(passed - 1), " to ", guess, "."];
+      }
+      if (passed === pass.n_layer) return ["The last block’s guess counts: ", ...sure];
+      const more = turn?.layer === passed ? [` Now watch block ${passed}.`] : [];
+      return ["So far it guesses ", ...sure, ...more];
     },
     /** Play the pass; the promise tells at its end whether nobody left the guide. */
-    play({ seconds, isGuided = false, waits = false, onEnd }) {
-      stops = waits ? [0] : isGuided ? stopsOf(host.phases()) : null;
+    play({ seconds, isGuided = false, waits = false, onEnd, turns = null }) {
+      if (!waits) turn = turns;
+      stops = waits ? [0] : isGuided ? stopsOf(host.phases(), turn) : null;
       const whole = host.phases().reduce((sum, each) => sum + secondsOf(each, host.pass()), 0);
       pace = isGuided ? 1 : whole / seconds;
       return new Promise((resolve) => {

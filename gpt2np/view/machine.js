@@ -66,8 +66,9 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     model: {
       items: [],
       paint(context) {
-        drawStage(context, pass, strips, place, colors, moment, view);
-        if (view.isGuided) draw.point(context, pass, place, colors, moment, view);
+        const at = shown.isOpen ? phases.length : moment;
+        drawStage(context, pass, strips, place, colors, at, view);
+        if (view.isGuided) draw.point(context, pass, place, colors, moment);
       },
       at(x, y) {
         const partIn = (layer) =>
@@ -134,12 +135,11 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     if (!place || !pass) return; // not laid out yet; the observer of the canvas calls again
     const at = Math.min(phases.length - 1, Math.max(0, Math.ceil(moment) - 1));
     const phase = phases[at];
-    const isLate = guide?.stops && phase.layer;
-    const isNamed = isLate
-      ? checkpoint() === pass.n_layer
-      : phase.kind === "attention" && !isAtEnd();
-    const look = isNamed && pass.strongestLook(phase.layer, view.line);
-    view.named = view.pointed ?? (look ? { ...look, part: `${phase.layer},${look.head}` } : null);
+    const look =
+      guide?.stops && phase.layer
+        ? guide.look(phase)
+        : phase.kind === "attention" && !isAtEnd() && pass.looks(phase.layer, view.line)[0];
+    view.named = view.pointed ?? (look || null);
     view.isGuided = Boolean(guide?.stops);
     if (!zoom.isInside) zoom.draw();
     range.value = String(moment);
@@ -148,6 +148,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     if (now !== said) {
       said = now;
       if (!zoom.isInside) caption.replaceChildren(...words(phase));
+      placeCaption(phase);
       KEY.forEach(([, , , from = -1], i) => (key.children[i].hidden = moment <= Number(from)));
       renderAnswer(phase.kind);
       for (const each of blocks.children)
@@ -156,6 +157,17 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     answer.style.setProperty("--grow", phase.kind === "answer" ? f.toFixed(3) : "1");
     draw?.render(phase.kind === "draw" ? f : null);
     root.dataset.moment = moment.toFixed(3);
+  }
+
+  /** Put the sentence beside what it is about, where there is room. */
+  function placeCaption({ kind, layer = kind === "embed" && !shown.isOpen ? -1 : pass.n_layer }) {
+    const isLate = 2 * layer >= pass.n_layer;
+    const last = place.y(pass.count - 1);
+    const top = Math.min(last - 40, (last + place.y(view.named?.key ?? chosen)) / 2 + 36);
+    const left = place.left(layer + Number(!isLate));
+    const [x, y] = [picture.offsetLeft + left, picture.offsetTop + top];
+    caption.style.cssText = `--x: ${x}px; --y: ${y}px`;
+    caption.classList.toggle("late", isLate);
   }
 
   function words(phase) {
@@ -354,7 +366,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     setLetters(rem / 16);
     place = layOut(pass, width, height, bottom, (24 / 17) * size);
-    stage.style.setProperty("--pitch", `${place.pitch}px`);
     [...blocks.children].forEach((each, layer) => {
       each.textContent = String(layer);
       each.style.left = `${place.left(layer)}px`;

@@ -32,13 +32,13 @@ async function suggest() {
   const ask = (...off) => askNext(context, null, { draw, model, off: new Set(off) });
   const whole = await ask();
   const pass = readPass(whole);
-  const looks = Array.from({ length: pass.n_layer }, (_, layer) => ({
-    layer,
-    ...pass.strongestLook(layer, pass.count - 1),
-  })).filter(({ weight }) => weight);
-  const keys = looks
+  const keys = Array.from(
+    { length: pass.n_layer },
+    (_, layer) => pass.looks(layer, pass.count - 1)[0],
+  )
+    .filter(Boolean)
     .sort((a, b) => b.weight - a.weight)
-    .map((each) => `${each.layer},${each.head}`);
+    .map(({ part }) => part);
   let [found] = keys;
   for (const key of keys) {
     const isOther = (await ask(key)).draw.id !== whole.draw.id;

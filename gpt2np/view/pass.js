@@ -110,17 +110,17 @@ export function readPass(described) {
     middle: (layer, line) => sum(resid(layer, line), attention(layer, line)),
     mlp: (layer, line) => row(arrays.mlp, layer, line),
     weights: (layer, head, line) => row(arrays.pattern, layer, head, line),
-    /** The token before a line that it takes most from, or null for the first line. */
-    strongestLook(layer, line) {
-      const looks = Array.from({ length: shape.n_head }, (_, head) =>
+    /** What the heads of a block take from the tokens before a line, most first. */
+    looks: (layer, line) =>
+      Array.from({ length: shape.n_head }, (_, head) =>
         [...row(arrays.pattern, layer, head, line).subarray(0, line)].map((weight, key) => ({
-          head,
           key,
           weight,
+          part: `${layer},${head}`,
         })),
-      ).flat();
-      return looks.reduce((best, look) => (!best || look.weight > best.weight ? look : best), null);
-    },
+      )
+        .flat()
+        .sort((a, b) => b.weight - a.weight),
     /** The lens of a line after `k` blocks; null if the description has only the last line's. */
     guess: (k, line) => {
       if (line === count - 1) return described.lens[k];

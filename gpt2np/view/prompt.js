@@ -60,7 +60,6 @@ export async function usePrompt() {
 }
 
 function editPrompt() {
-  $("write-form").dataset.mode = "prompt";
   for (const id of ["story", "intact", "intact-name", "story-name", "retry", "edit"])
     $(id).hidden = true;
   $("generate").textContent = "Write ▷";

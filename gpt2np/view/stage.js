@@ -178,9 +178,9 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     context.globalAlpha = 1;
   };
   // The rows that the sentence is not about are pale.
-  const pale = view.isGuided ? clamp(moment - 1) : Number(view.off.size > 0);
+  const pale = view.off.size ? 1 : clamp(moment - 1 - (view.isGuided ? 0 : 2 * layers));
   const opacityOf = (line, plain) =>
-    line === view.line || line === view.named?.key ? 1 : plain * (1 - 0.75 * pale);
+    line === view.line || line === view.named?.key ? 1 : plain * (1 - 0.65 * pale);
   // How far a vector has come: in block `layer`, 0 … 1 through attention and MLP.
   const through = clamp((moment - 1) / (2 * layers)) * layers;
   const layer = Math.min(layers - 1, Math.floor(through));
@@ -196,12 +196,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     context.stroke();
     context.globalAlpha = 1;
   };
-  context.fillStyle = colors.rule; // where the vectors will be
   for (const line of lines) {
-    for (let k = 0; k <= layers; k++) {
-      context.globalAlpha = 0.4;
-      context.fillRect(place.stop(k) - strip / 2, place.y(line) - thickness / 2, strip, thickness);
-    }
     drawLine(line, place.stop(0), place.stop(layers), colors.rule, 1, 1);
     drawLine(line, 0, traveler, colors.soft, line === view.line ? 2 : 1, opacityOf(line, 0.5));
   }
@@ -269,7 +264,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
 
     function draw({ weight, points }, isLooked, isNamed, isOff) {
       const pale = isNow && !view.isGuided ? 0.04 + 0.1 * weight : 0.02;
-      const plain = (0.35 + 0.6 * weight) * (isNow ? 1 : view.isGuided ? 0.25 : 0.5);
+      const plain = (0.35 + 0.6 * weight) * (isNow ? 1 : view.isGuided ? 0.25 : 0.35);
       const own = isOff ? 0.9 : isNamed === null ? plain : isNamed ? 1 : 0.15 + 0.2 * weight;
       context.globalAlpha = Math.min(1, (isLooked ? own : pale) * (colors.isDark ? 1.4 : 1));
       const width = weight * Math.min(9, place.pitch * 0.34);

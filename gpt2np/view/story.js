@@ -55,7 +55,6 @@ export function showError(error, kept = "") {
 export function setBusy(controller) {
   state.running = controller;
   const hasText = Boolean(state.tree) && isTreeOfPrompt();
-  $("write-form").dataset.mode = hasText || controller ? "story" : "prompt";
   $("generate").textContent = controller ? "Stop" : hasText ? "Write on ▷" : "Write ▷";
   const next = !hasText ? "generate" : state.off.size ? "teach-button" : "off-button"; // to try
   for (const name of ["generate", "off-button", "teach-button"])
@@ -211,16 +210,6 @@ export async function pin(index) {
   await showPass(context, token);
 }
 
-/** What the settings do before the draw. */
-function settingsSay() {
-  const { temperature, top_k, top_p } = readSettings();
-  if (!temperature) return "At temperature 0 the likeliest gets everything.";
-  if (temperature < 1) return "Fewer odd words: the likeliest gets more, unlikely ones less.";
-  if (temperature > 1) return "More surprises: the likeliest gets less, unlikely ones more.";
-  if (top_k || top_p < 1) return "Only the likeliest stay. They share what the others had.";
-  return "At temperature 1 all keep their share.";
-}
-
 let asked = 0; // the number of the latest pass to show
 
 /** Hide the picture; a pass that is on its way comes too late. */
@@ -233,11 +222,11 @@ export function hidePass() {
 /** Say what the head that is off took from an earlier token. */
 function sayFetched(pass) {
   if (state.off.size !== 1) return;
-  const [layer, head] = [...state.off][0].split(",").map(Number);
-  const weights = pass.weights(layer, head, pass.count - 1).subarray(0, -1);
-  const key = weights.indexOf(Math.max(...weights)); // -1: the part is no head
-  if (key < 0) return;
-  const says = [": it took ", shareElement(weights[key]), " from ", lineChipOf(pass, key)];
+  const [part] = state.off;
+  const looks = pass.looks(parseInt(part, 10), pass.count - 1);
+  const look = looks.find((each) => each.part === part);
+  if (!look) return; // the part is no head
+  const says = [": it took ", shareElement(look.weight), " from ", lineChipOf(pass, look.key)];
   find("#story-name span")?.replaceChildren(...says);
 }
 
@@ -264,9 +253,9 @@ export async function showPass(context, token, options = {}) {
   );
   if (number !== asked) return null;
   const isOwn = model === state.model.id;
-  const title = state.off.size ? "With all parts → without" : "Predicted → in the draw";
+  const title = state.off.size ? "With all parts → without" : "Chance → room on the ruler";
   machine.show(described, {
-    ...{ token, effect: settingsSay(), instead, isOwn, off: state.off, was: intact?.next },
+    ...{ token, instead, isOwn, off: state.off, was: intact?.next },
     title: base ? "Untaught → taught" : title,
     // the prompt stays
     picks: isOwn && (!isTreeOfPrompt() || context.length >= state.tree.ids.length),
@@ -326,6 +315,20 @@ function writeToken(token, draw) {
   renderStory();
 }
 
+/** The block in which the guess becomes the last one, and the look without whose head it does not;
+    or null. */
+async function findTurn(pass) {
+  const last = pass.lens.at(-1).ids[0];
+  const layer = pass.lens.findLastIndex(({ ids }) => ids[0] !== last);
+  if (layer < 1) return null; // before the first block there is no guess
+  for (const look of pass.looks(layer, pass.count - 1)) {
+    if (look.weight < 0.5) break;
+    const { next } = await askNext(pass.ids, null, { off: new Set([...state.off, look.part]) });
+    if (next[0].id !== last) return { layer, look };
+  }
+  return { layer };
+}
+
 /** Play the passes of the tokens as they come, the first slowly, and write each. */
 async function playTokens(ahead, seed, signal, isQuick) {
   let following = null;
@@ -342,10 +345,13 @@ async function playTokens(ahead, seed, signal, isQuick) {
       const says = waits && [joined, " joins the rows. Now all starts again. Press Next."];
       state.pinned = null;
       renderStory();
+      const isFirst = guides && i === 0;
+      const asked = isFirst && (await askNext(context, token.id, { draw }));
+      const turns = asked && (await findTurn(readPass(asked)));
       await showPass(context, token.id, { draw, plays: true, says });
       const onEnd = () => !signal.aborted && writeToken(token, draw);
       if (signal.aborted) return i;
-      const first = { isGuided: guides && i === 0, waits };
+      const first = { isGuided: isFirst, waits, turns };
       const played = machine.guide.play({ seconds, onEnd, ...first });
       if (first.isGuided || waits) find(".forth").focus({ preventScroll: true });
       isGuided = await played;
@@ -353,7 +359,8 @@ async function playTokens(ahead, seed, signal, isQuick) {
     } else {
       writeToken(token, draw);
       following ??= showPass(context, token.id, { draw }).finally(() => (following = null));
-      await Promise.all([wait(LEAST_SECONDS), Promise.race([following, wait(3 * LEAST_SECONDS)])]);
+      const seconds = Math.max(LEAST_SECONDS, 0.3 * 0.98 ** i); // can just be read
+      await Promise.all([wait(seconds), Promise.race([following, wait(3 * LEAST_SECONDS)])]);
     }
   }
 }

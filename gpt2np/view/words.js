@@ -8,11 +8,11 @@ export function sentence(pass, { kind, layer }, line) {
     return [`Each token becomes ${n(pass.n_embd)} numbers, so that the model can calculate.`];
   const block = `Block ${layer}: `;
   if (kind === "attention") {
-    const look = pass.strongestLook(layer, line);
+    const [look] = pass.looks(layer, line);
     if (!look) return [chip, " has no token before it to look back at."];
     const key = lineChipOf(pass, look.key);
     if (layer) return [block, chip, " takes most from ", key, ": ", shareElement(look.weight), "."];
-    return ["Alone, ", chip, " says little: heads fetch from earlier words, most from ", key, "."];
+    return [chip, " alone says little. So heads look back, most at ", key, "."];
   }
   if (kind === "mlp") {
     const does = `${n(pass.n_inner)} neurons rework the numbers towards the next word.`;

@@ -15,7 +15,7 @@ from helpers.playground import (
     write,
 )
 
-from gpt2np import trace
+from gpt2np.interp import trace, zero_head
 
 VISIBLE = """selector => [...document.querySelectorAll(selector)].filter(each => {
     const { width, bottom, top, left } = each.getBoundingClientRect();
@@ -55,21 +55,21 @@ class TestGuide:
         tab.wait_for_selector("#machine[data-mode=guide]")
         assert tab.locator("button.primary:visible").all_inner_texts() == ["Next ▸"]
         said, strongest = [], []
-        for moment in ("1.000", "2.000", "3.000", "13.000", "14.000", "14.500", "15.000"):
-            tab.wait_for_selector(f"#machine[data-moment='{moment}']")
+        for moment in (1, 2, 3, 11, 13, 14, 14.5, 15):
+            tab.wait_for_selector(f"#machine[data-moment='{moment:.3f}']")
             said.append(tab.inner_text(".machine-caption"))
-            assert tab.locator(".machine-bars li").count() == (9 if float(moment) > 13 else 0)
-            assert tab.is_visible(".draw") == (float(moment) > 14)
-            drawn = sum(float(moment) > due for due in (-1, 0, 0, 1, 2))
+            assert tab.locator(".machine-bars li").count() == (9 if moment > 13 else 0)
+            assert tab.is_visible(".draw") == (moment > 14)
+            drawn = sum(moment > due for due in (-1, 0, 0, 1, 2))
             assert tab.locator(".machine-key li:visible").count() == drawn
             n_written = tab.locator("#story .piece:not(.given):not(.next)").count()
-            assert n_written == (1 if moment == "15.000" else 0)
+            assert n_written == (1 if moment == 15 else 0)
             strongest.append(tab.eval_on_selector(".machine-canvas", STRONGEST))
             tab.click(".forth")
         tab.wait_for_selector("#machine[data-moment='0.000'] [data-line='5']")
         said.append(tab.inner_text(".machine-caption"))
-        assert strongest[4] < 0.6 * strongest[3]  # pale, so that the last row stands out
-        assert "likeliest gets more, unlikely ones less" in said[5] and " hits " in said[6]
+        assert strongest[5] < 0.6 * strongest[4]  # pale, so that the last row stands out
+        assert "room on the ruler" in said[6] and " hits " in said[7]
         assert "joins the rows" in said[-1]  # and waits, before it is read in its turn
         tab.wait_for_timeout(300)
         assert tab.locator("#story .piece:not(.given):not(.next)").count() == 1
@@ -77,20 +77,20 @@ class TestGuide:
         wait_for_end(tab)
         assert [sentence for sentence in said if len(sentence.split()) > 12] == []
         assert len(set(said)) == len(said)
-        traced = trace(lm, "The wolf and the lamb")
-        looks = traced["blocks.0.attn.pattern"][:, -1, :-1].max(0)
-        looked = lm.tokenizer.decode([int(traced.ids[looks.argmax()])]).replace(" ", "␣")
-        assert f"most from {looked}" in said[1].replace("\xa0", " ")
-        looks = traced["blocks.5.attn.pattern"][:, -1, :-1].max(0)
-        looked = lm.tokenizer.decode([int(traced.ids[looks.argmax()])]).replace(" ", "␣")
-        guess = lm.tokenizer.decode([int(traced["logits"][-1].argmax())]).replace(" ", "␣")
-        assert said[3] == f"Block 5 fetched most from {looked}. Its guess counts: {guess}."
+        changes = ([], zero_head(5, 0))
+        traced, off = (trace(lm, "The wolf and the lamb", interventions=each) for each in changes)
+        looks = [traced[f"blocks.{layer}.attn.pattern"][:, -1, :-1].max(0) for layer in (0, 5)]
+        keys = [traced.ids[each.argmax()] for each in looks]
+        ids = [*keys, *(each["logits"][-1].argmax() for each in (traced, off))]
+        first, last, to, off = (lm.tokenizer.decode([i]).replace(" ", "␣") for i in ids)
+        assert f"most at {first}" in said[1].replace("\xa0", " ")
+        assert said[4] == f"It looked back at {last}: the guess turns from s to {to}." and to != off
         assert story(tab)[0] == generated(lm, "The wolf and the lamb", seed=1).ids
 
     def test_pointing_and_looking_elsewhere_keep_the_sentence(self, open_tab):
         tab = open_tab(reduced_motion="reduce")
         tab.click("#generate")
-        for moment in ("1.000", "2.000", "3.000", "13.000"):
+        for moment in ("1.000", "2.000", "3.000", "11.000", "13.000"):
             tab.wait_for_selector(f"#machine[data-moment='{moment}']")
             tab.click(".forth")
         tab.wait_for_selector("#machine[data-moment='14.000']")
@@ -172,7 +172,7 @@ class TestGuide:
         set_inputs(tab, {"max_tokens": 6})
         tab.click("#generate")
         tab.wait_for_selector("#machine[data-mode=guide]")
-        for _ in range(7):  # stops of the first token
+        for _ in range(8):  # stops of the first token
             tab.click(".forth")
         tab.wait_for_selector("#machine[data-moment='0.000']")
         tab.emulate_media(reduced_motion="no-preference")

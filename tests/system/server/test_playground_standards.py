@@ -48,7 +48,7 @@ class TestStandards:
         tab.keyboard.press("Enter")
         tab.wait_for_selector("#machine[data-mode=guide]")
         assert tab.evaluate("document.activeElement.matches('.forth')")
-        for stop in range(7):
+        for stop in range(8):
             tab.wait_for_function(
                 "n => document.querySelector('.dots').textContent.split('●').length > n",
                 arg=stop + 1,
