@@ -147,8 +147,8 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const now = `${at} ${chosen} ${moment > 0} ${checkpoint()} ${phase.kind === "draw" && draw?.part(f)}`;
     if (now !== said) {
       said = now;
-      if (!zoom.isInside) caption.replaceChildren(...words(phase));
       placeCaption(phase);
+      if (!zoom.isInside) caption.replaceChildren(...words(phase));
       KEY.forEach(([, , , from = -1], i) => (key.children[i].hidden = moment <= Number(from)));
       renderAnswer(phase.kind);
       for (const each of blocks.children)
