@@ -211,8 +211,8 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "After `num_beams` complete texts: 'true' stops; 'false' also waits while a better text is "
-        "likely; 'never' waits while one is possible",
+        "With `num_beams` complete texts: 'true' stops; 'false' goes on while a better text is "
+        "likely; 'never', while a better text is possible",
     )
 
     repetition_penalty: float = _penalty(
@@ -333,13 +333,13 @@ class GenerationOptions:
     )
     logprobs: int | None = _output(
         None,
-        "Return each generated token's log probability, and the N most likely tokens in its place",
+        "Return each generated token's log probability, and the N most likely tokens at its place",
         low=0,
         high=1000,
     )
     prompt_logprobs: int | None = _output(
         None,
-        "Return each prompt token's log probability, and the N most likely tokens in its place",
+        "Return each prompt token's log probability, and the N most likely tokens at its place",
         low=0,
         high=1000,
     )
