@@ -97,19 +97,14 @@ class GPT2NPModel(llm.Model):
         try:
             session = self._session(prompt)
             pieces = session.retry()
-            if stream:
-                yield from pieces
-            else:
-                yield "".join(pieces)
+            yield from pieces if stream else ["".join(pieces)]
         except GPT2NPError as error:
             raise llm.ModelError(str(error)) from error
         completion = session.completion
         assert completion
         response.set_usage(input=len(completion.prompt_ids), output=len(completion.ids))
-        response.response_json = {
-            "finish_reason": completion.finish_reason,
-            "seed": completion.seed,
-        }
+        finish_reason, seed = completion.finish_reason, completion.seed
+        response.response_json = {"finish_reason": finish_reason, "seed": seed}
 
     def _session(self, prompt: llm.Prompt) -> ChatSession:
         """Return a session with the messages of a prompt; the last has no answer yet."""

@@ -22,6 +22,7 @@ from typing import Any
 
 from gpt2np import __version__
 from gpt2np.data.corpus import Record, kind_of, opened, read_records
+from gpt2np.data.files import file_name
 from gpt2np.data.options import Special
 from gpt2np.data.parquet import row_count
 from gpt2np.data.resumable import (
@@ -70,7 +71,7 @@ def line_count(path: Path, name: str = "prompt") -> int:
         InvalidArgumentError: the file has no prompt or no column `name`, or can't be read.
     """
     if next(read_records(path, name, None, all_columns=False), None) is None:
-        raise InvalidArgumentError(f"{path} has no prompt")
+        raise InvalidArgumentError(f"{file_name(path)} has no prompt")
     with opened(path) as stream:
         if kind_of(path) == ".parquet":
             return row_count(stream, path)
@@ -172,16 +173,16 @@ def continue_file(
     """
     given: Any = options
     lm.resolve_options(**given)  # raises an error before a file is written
-    first = next(read_prompts(prompts, field), PromptLine(0))
+    name, first = file_name(prompts), next(read_prompts(prompts, field), PromptLine(0))
     if names := [
         name for name in first.columns if name in Options.__annotations__.keys() - {field}
     ]:
         warnings.warn(
-            f"{prompts}: the values of {', '.join(names)} are copied to the results, and are not "
+            f"{name}: the values of {', '.join(names)} are copied to the results, and are not "
             "used as options; only a .jsonl file can set options for a prompt",
             stacklevel=2,
         )
-    run = run or partial(continue_lines, lm, options=options, source=f"{prompts}", special=special)
+    run = run or partial(continue_lines, lm, options=options, source=name, special=special)
 
     def steps(position: Position) -> Iterator[Step]:
         for line, results in run(read_prompts(prompts, field, position.done)):
@@ -198,7 +199,7 @@ def continue_file(
             **options,
         },
         partial(line_digests, prompts, field),
-        lambda index: f"line {index + 1} of {prompts}",
+        lambda index: f"line {index + 1} of {name}",
         steps,
         _assemble,
     )
@@ -246,7 +247,8 @@ def continue_lines(
         if isinstance(result, list):
             yield line, _row(line, join_continuations(result), lm.tokenizer)
         else:
-            problems = [f"{source} line {line.number}: {result}"] if result else []
+            place = "" if f"{result}".startswith(source) else f"{source}, line {line.number}: "
+            problems = [f"{place}{result}"] if result else []
             yield line, Results((b"",), problems)
 
 

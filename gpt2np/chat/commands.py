@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from gpt2np.chat.session import UNSUPPORTED_OPTIONS, ChatSession
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, did_you_mean
 
 FENCE = '"""'
 
@@ -70,7 +70,8 @@ def _set(session: ChatSession, text: str) -> str:
     name = name.replace("-", "_")
     names = {f.name for f in fields(session.lm.defaults)} - {*UNSUPPORTED_OPTIONS}
     if name not in names:
-        raise InvalidArgumentError(f"unknown option {name}; the options are {sorted(names)}")
+        hint = did_you_mean(name, names) or f"; the options are {', '.join(sorted(names))}"
+        raise InvalidArgumentError(f"unknown option {name}{hint}")
     if not value_text:
         raise InvalidArgumentError(f"/set {name} needs a value, as in /set temperature 0.7")
     # "none" is a value of the option `draft`; for other options it means the default.

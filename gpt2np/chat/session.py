@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -143,7 +144,10 @@ class ChatSession:
         max_length = context - min(max_new, context // 2)
         if self.template is None:
             ids = encode(joined_text(messages), disallowed_special=())
-            return ids if len(ids) <= max_length else ids[-(context // 2) :]
+            if len(ids) <= max_length:
+                return ids
+            warnings.warn("the text is too long; the model reads only its end", stacklevel=2)
+            return ids[-(context // 2) :]
         starts = [i for i, message in enumerate(messages) if message["role"] == "user"]
         system = [message for message in messages[:1] if message["role"] == "system"]
         for self.left_out, start in enumerate(starts):

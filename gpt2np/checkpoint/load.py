@@ -87,7 +87,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise CheckpointError(f"no folder {folder}; to load a model by name, call gpt2np.load")
     if not (folder / CONFIG_FILE).exists():
         raise CheckpointError(
-            f"{folder / CONFIG_FILE} is missing, or not a file; {SEE_MISSING_FEATURES}"
+            f"{folder} is not a model folder: it has no {CONFIG_FILE}; {SEE_MISSING_FEATURES}"
         )
     config = GPT2Config.from_file(folder / CONFIG_FILE)
     files = [name for name in list_weight_files(folder) if name != INDEX_FILE]

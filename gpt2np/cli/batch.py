@@ -32,12 +32,9 @@ from gpt2np.errors import GPT2NPError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpt2np batch FILE --out FILE [options]"
-    file = "Prompts to continue (.txt, .jsonl, .csv, .tsv, .parquet); '-' reads a prompt per line "
-    file += "from standard input"
+    file = "Prompts (.txt, .jsonl, .csv, .tsv, .parquet); '-' reads standard input, one per line"
     parser.add_argument("prompts", type=Path, metavar="FILE", help=file)
-    field = (
-        "Field or column with the prompt in .jsonl, .csv, .tsv and .parquet files (default: prompt)"
-    )
+    field = "Field or column of the prompt in all files except .txt (default: prompt)"
     parser.add_argument("--field", default="prompt", metavar="FIELD", help=field)
     add_rows_arguments(parser, required=True)
     add_special_argument(parser)
@@ -70,5 +67,5 @@ def run(args: argparse.Namespace) -> int:
     with running_job(args.out, lambda done: f"line {done + 1:,}", **bar) as callbacks:
         n_written, n_skipped, _ = continue_file(lm, prompts, args.out, options, callbacks, *rest)
     if not n_written:
-        raise GPT2NPError(f"{prompts} holds no usable prompt; {args.out} is not written")
+        raise GPT2NPError(f"there is no usable prompt; {args.out} is not written")
     return report_rows(args.out, (n_written, "text"), (n_skipped, "line"))

@@ -21,6 +21,7 @@ from gpt2np.chat.commands import QUIT, RETRY, read_input, run_command, without_f
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
+from gpt2np.data.text import decode_utf8
 from gpt2np.errors import GPT2NPError
 from gpt2np.generation.options import ONE_TEXT_ONLY
 
@@ -28,8 +29,7 @@ from gpt2np.generation.options import ONE_TEXT_ONLY
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpt2np chat [options]"
     add = parser.add_argument
-    system = "System message; needs a chat template"
-    add("--system", metavar="TEXT", help=system)
+    add("--system", metavar="TEXT", help="System message; needs a chat template")
     template = "Jinja file to use instead of the model's chat template"
     add("--chat-template", type=Path, metavar="FILE", help=template)
     add_generation_arguments(parser, omit=ONE_TEXT_ONLY)
@@ -108,6 +108,6 @@ def _read_line(is_continuation: bool) -> str | None:
         print(prompt if sys.stdin.isatty() else "", end="", file=sys.stderr, flush=True)
         prompt = ""
     try:
-        return input(prompt)
+        return decode_utf8(input(prompt).encode(errors="surrogateescape"), "standard input")
     except EOFError:
         return None

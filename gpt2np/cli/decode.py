@@ -9,12 +9,11 @@ error. Only the vocabulary of the model is downloaded.
 """
 
 import argparse
-from itertools import chain
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import read_texts
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, errors_at, short_repr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,18 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    given = [" ".join(args.ids)] if args.ids else []
-    [text] = read_texts(given, "id")
+    [text] = read_texts([" ".join(args.ids)] if args.ids else [], "id")
     if not text.strip():
         raise InvalidArgumentError("there are no ids to decode")
-    sequences = [_parse_line(line) for line in text.splitlines()]
+    sequences = []
+    for number, line in enumerate(lines := text.splitlines(), 1):
+        with errors_at(f"line {number}: " if len(lines) > 1 else ""):
+            sequences.append(_parse_line(line))
     tokenizer, description = load_tokenizer(args.model)
-    for token_id in chain.from_iterable(sequences):
+    for token_id in (i for ids in sequences for i in ids):
         if token_id >= tokenizer.vocab_size:
-            raise InvalidArgumentError(
-                f"no token has the id {token_id}; the ids of this vocabulary are 0 to "
-                f"{tokenizer.vocab_size - 1}; choose the model of the ids"
+            advice = (
+                f"the vocabulary has 0 to {tokenizer.vocab_size - 1}; choose the model of the ids"
             )
+            raise InvalidArgumentError(f"no token has the id {token_id}; {advice}")
     print_stderr(description)
     for ids in sequences:
         print(tokenizer.decode(ids))
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse_line(line: str) -> list[int]:
-    words = line.replace(",", " ").split()
+    words = [w for part in line.split(",") for w in part.split() or [""]] if line.strip() else []
     for word in words:
         if not (word.isascii() and word.isdecimal() and len(word) < 20):
             raise InvalidArgumentError(f"{short_repr(word)} is not an id; ids are integers from 0")

@@ -35,8 +35,7 @@ from gpt2np.errors import InvalidArgumentError, counted
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_files_argument(parser, "inputs", "INPUT")
-    out = "File to write: .bin, .npy or .npz"
-    parser.add_argument("out", type=Path, metavar="OUT", help=out)
+    parser.add_argument("out", type=Path, metavar="OUT", help="File to write: .bin, .npy or .npz")
     add_vocabulary_argument(parser)
     add_options(parser, DatasetOptions, ("field", "skip_errors", "special"))
     output = parser.add_argument_group("Output")

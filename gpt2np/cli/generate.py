@@ -100,7 +100,7 @@ def _summary(best: Completion, context: int) -> str:
     completions = [best, *best.alternatives]
     n_tokens = sum(len(completion.ids) for completion in completions)
     seconds = max(completion.seconds for completion in completions)
-    reasons = ", ".join(str(completion.finish_reason) for completion in completions)
+    reasons = ", ".join(dict.fromkeys(f"{c.finish_reason}" for c in completions))
     is_full = len(best.prompt_ids) + len(best.ids) > context
     suffix = f" (the context of {context} tokens is full)" if is_full else ""
     speed = n_tokens / seconds if seconds else 0

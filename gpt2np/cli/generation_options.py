@@ -4,24 +4,26 @@ import argparse
 from collections.abc import Collection
 from typing import Any
 
-from gpt2np.cli.declared_options import add_groups, add_options
+from gpt2np.cli.declared_options import add_groups, add_option, add_options
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.options import options_of
 
-_COMMON = ("max_new_tokens", "temperature", "top_k", "top_p", "seed", "stop")
+_COMMON = ("max_new_tokens", "top_k", "top_p", "seed", "stop")
 _WITHOUT_FLAG = ("bad_words_ids", "draft")  # --bad-word takes texts; load_model reads --draft
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, omit: Collection[str] = ()) -> None:
     """Declare the options for generation, except the groups `omit`; the common ones first."""
     add_options(parser, GenerationOptions, _COMMON)
+    either = parser.add_mutually_exclusive_group()
+    add_option(either, GenerationOptions, "temperature")
     greedy = "Always select the most likely token, as --temperature 0 does"
-    parser.add_argument(
+    either.add_argument(
         "--greedy", dest="temperature", action="store_const", const=0.0, help=greedy
     )
     parser.epilog = "The generation_config.json of a model can replace the defaults of generation."
-    add_groups(parser, GenerationOptions, omit, (*_COMMON, *_WITHOUT_FLAG))
+    add_groups(parser, GenerationOptions, omit, ("temperature", *_COMMON, *_WITHOUT_FLAG))
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.output import print_stderr
-from gpt2np.errors import ModelNotFoundError
+from gpt2np.errors import InvalidArgumentError, ModelNotFoundError
 from gpt2np.options import options_of
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
@@ -18,25 +18,20 @@ MODEL_OR_DEFAULT = f"{MODEL_HELP} (default: {options_of(ModelOptions)['model'].d
 """Help of an optional MODEL."""
 
 
-def add_model_arguments(
-    parser: argparse.ArgumentParser, *performance: str
-) -> "argparse._ArgumentGroup":
-    """Declare --model, --tokenizer and the group "Performance", which is returned."""
+def add_model_arguments(parser: argparse.ArgumentParser, *performance: str) -> None:
+    """Declare --model, --tokenizer and the group "Performance"."""
     add_options(parser, ModelOptions, ("model", "tokenizer"))
-    return add_performance_arguments(parser, *performance)
+    add_performance_arguments(parser, *performance)
 
 
-def add_performance_arguments(
-    parser: argparse.ArgumentParser, *names: str
-) -> "argparse._ArgumentGroup":
-    """Declare --threads and options of `ModelOptions` in the group "Performance"; return it."""
+def add_performance_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Declare --threads and options of `ModelOptions` in the group "Performance"."""
     group = parser.add_argument_group("Performance")
     threads = "Maximum number of CPU cores to use (default: all)"
     group.add_argument("--threads", type=int, metavar="N", help=threads)
+    processes = {"type": lambda text: int(text) if text.isdecimal() else text, "default": "auto"}
     for name in names:
-        changes = {"type": _processes, "default": "auto"} if name == "processes" else {}
-        add_option(group, ModelOptions, name, **changes)
-    return group
+        add_option(group, ModelOptions, name, **processes if name == "processes" else {})
 
 
 def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "LanguageModel":
@@ -49,7 +44,10 @@ def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "Lang
     from gpt2np.language_model import LanguageModel
 
     options = given_options(args, ModelOptions)
-    ModelOptions(**options)  # raises an error for an empty text
+    ModelOptions(**options)  # raises an error for an invalid value
+    if options.get("exact") and options.get("dtype") == "float32":
+        message = "`exact` and `dtype=float32` contradict each other: exact results are float64"
+        raise InvalidArgumentError(message)
     if not may_fall_back:
         _check_source(find_model(args.model))
     lm = LanguageModel.load(**options)
@@ -64,16 +62,9 @@ def _check_source(source: "ModelSource") -> "ModelSource":
     return source
 
 
-def _processes(text: str) -> int | str:
-    if text != "auto" and not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number from 1 on")
-    return text if text == "auto" else int(text)
-
-
 def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
     """Declare --model for a command that needs a vocabulary but no weights."""
-    text = "Vocabulary file (tokenizer.json), or model whose vocabulary to use"
-    text = f"{text}: {MODEL_OR_DEFAULT}"
+    text = f"Vocabulary file (tokenizer.json), or model whose vocabulary to use: {MODEL_OR_DEFAULT}"
     parser.add_argument("--model", "--tokenizer", metavar="MODEL", help=text)
 
 

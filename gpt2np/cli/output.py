@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def prepare_streams() -> None:
-    """Set stdout and stderr to UTF-8 and line feeds on every platform; replace closed streams.
+    """Set the streams to UTF-8, and outputs to line feeds, everywhere; replace closed streams.
 
     A byte of a path that is not UTF-8 is printed as `\\udcff`: in JSON, an escape from which Python
     reads the same path. A closed stdin or stderr becomes the null device. A closed stdout becomes a
@@ -24,8 +24,11 @@ def prepare_streams() -> None:
             flags = os.O_WRONLY if name == "stderr" else os.O_RDONLY
             stream = open(os.open(os.devnull, flags), mode, encoding="utf-8")  # noqa: SIM115, PTH123
             setattr(sys, name, stream)
-        elif mode == "w" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+        elif hasattr(stream, "reconfigure"):
+            errors, newline = (
+                ("backslashreplace", "\n") if mode == "w" else ("surrogateescape", None)
+            )
+            stream.reconfigure(encoding="utf-8", errors=errors, newline=newline)
 
 
 def discard_stdout() -> None:

@@ -19,30 +19,43 @@ class Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line, with the most similar option."""
 
     def __init__(self, **options: Any) -> None:
-        options["formatter_class"] = argparse.RawDescriptionHelpFormatter
-        super().__init__(**options, allow_abbrev=False)
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(**options, formatter_class=formatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("the following arguments"):  # one of them may be misspelled
+            options = [w for w in self._words if w.startswith("--") and " " not in w]
+            message = next(filter(None, map(self._unrecognized, options)), message)
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does, but report unknown arguments here, where the command is known."""
+        self._words = args or []
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            word = unknown[0]
-            if word.startswith("-") and word != "-":
-                name = word.partition("=")[0].replace("_", "-")
-                options = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", self.format_help()))
-                hint = did_you_mean(name, sorted(options - {word}))
-                self.error(f"unrecognized option {word!r}{hint}")
-            self.error(f"unrecognized argument {word!r}; quote a text of several words")
+            self.error(self._unrecognized(unknown[0]))
         return namespace, []
+
+    def _unrecognized(self, word: str) -> str:
+        """Return an error message about a word that is no known option, with advice; else ""."""
+        text, name = self.format_help(), word.partition("=")[0]
+        options = {*re.findall(r"(?<![\w-])--?[a-z][\w-]*", text)}
+        if word.startswith("-") and word != "-":
+            hint = did_you_mean(name.replace("_", "-"), sorted(options))
+            hint = "; name the model without --model" if name == "--model" else hint
+            return "" if name in options else f"unrecognized option {word!r}{hint}"
+        hint = "give all arguments before the options, and no more than the usage shows"
+        hint = hint if "\npositional" in text else f"to select a model, give --model {word}"
+        hint = "quote a text of several words" if re.search(r"\[(PROMPT|TEXT)\b", text) else hint
+        return f"unrecognized argument {word!r}; {hint}"
 
 
 def spell(name: str, value: str) -> str:
     """Return how the command line spells an argument of the library, such as --top-k 5."""
     if name == "allowed_special":
         return "--special allow"
+    if name == "temperature" and value in ("0", "0.0"):
+        return "--greedy (--temperature 0)"
     flag = FLAGS.get(name) or f"--{name.replace('_', '-')}"
     text = value.strip("'")
     return flag if text in ("", "True") else f"{flag} {text}"

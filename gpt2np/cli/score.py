@@ -71,8 +71,9 @@ def run(args: argparse.Namespace) -> int:
     files = corpus_files(args.files, written)
     if args.out:
         check_output(args.out, ROW_SUFFIXES, force=args.force)
-    elif args.tokens or args.address is not None:
-        raise InvalidArgumentError("--tokens and --ray need --out")
+    elif args.tokens or args.force or args.address is not None:
+        flag = "--tokens" if args.tokens else "--force" if args.force else "--ray"
+        raise InvalidArgumentError(f"{flag} needs --out")
     cluster, elsewhere = ray_cluster(args), dict[str, Any]()
     lm = load_model(args, may_fall_back=False)
     if cluster:

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -43,12 +42,13 @@ def read_texts(texts: list[str], kind: str) -> list[str]:
     """
     if not texts and sys.stdin.isatty():
         raise InvalidArgumentError(f"no {kind}; give one, or - to read standard input")
-    decode = partial(str, encoding="utf-8", errors="replace")  # in every locale
-    return [_read_stdin(kind) if t == "-" else decode(os.fsencode(t)) for t in texts or ["-"]]
+    return [_read_text(text, kind) for text in texts or ["-"]]
 
 
-def _read_stdin(kind: str) -> str:
-    """Read standard input and strip one trailing newline; at a terminal, ask for the `kind`."""
+def _read_text(text: str, kind: str) -> str:
+    """Return `text`; for -, standard input without one trailing newline. A terminal is asked."""
+    if text != "-":
+        return decode_utf8(os.fsencode(text), f"the {kind}")
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")
     most = limits().max_document_bytes

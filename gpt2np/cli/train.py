@@ -67,11 +67,9 @@ def run(args: argparse.Namespace) -> int:
     if args.from_model is not None:
         given = [name for name in [*ARCHITECTURE, "model"] if getattr(args, name) is not None]
         if given:
-            message = f"{given[0]} cannot be combined with --from, which sets it; omit one"
-            raise InvalidArgumentError(message, param=given[0])
+            raise InvalidArgumentError(f"{given[0]} cannot be combined with --from", param=given[0])
     if args.eval_steps is not None and not args.eval_corpus:
-        message = "eval_steps has no effect without --eval-corpus; add it or omit the option"
-        raise InvalidArgumentError(message, param="eval_steps")
+        raise InvalidArgumentError("--eval-steps has no effect without --eval-corpus")
     _train(args, options)
     print(args.out)
     return 0

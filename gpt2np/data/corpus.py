@@ -32,6 +32,7 @@ _READ_SIZE = 1 << 20  # bytes to read at once
 _N_SNIFFED_BYTES = 8000  # a zero byte among these marks a binary file, as in git
 
 _NO_TEXT = (".bin", ".json", ".ndjson", ".npy", ".npz", ".safetensors")
+_NO_TEXT_ADVICE = "is no text; use .txt, .jsonl (a JSON value per line), .csv, .tsv or .parquet"
 
 # What is read from a folder; other files are read only if they are named.
 _TABLE_SUFFIXES = (".csv", ".tsv")
@@ -136,7 +137,7 @@ def _expand(path: str) -> list[Path]:
     if not files:
         raise InvalidArgumentError(f"no file matches the pattern {path}")
     if no_text := [file for file in files if kind_of(file).removesuffix(".gz") in _NO_TEXT]:
-        raise InvalidArgumentError(f"{no_text[0]} is no text; rows of JSON need the suffix .jsonl")
+        raise InvalidArgumentError(f"{no_text[0]} {_NO_TEXT_ADVICE}")
     return files
 
 
@@ -228,6 +229,8 @@ def _place(file: Path) -> str:
 
 
 def _check_columns(file: Path, names: Sequence[str], field: str) -> None:
+    if not names:
+        raise UnreadableFileError(f"{file_name(file)} is empty")
     if field not in names:
         raise UnreadableFileError(
             f"{file_name(file)} has no column {field!r}; set `field` to one of its columns, "
@@ -281,9 +284,9 @@ def _read_csv(file: Path, stream: BinaryIO, field: str, delimiter: str) -> Itera
 
 def _read_lines(file: Path, stream: BinaryIO) -> Iterator[Record]:
     """Yield the lines of a text file that are not blank."""
+    _check_text(stream.read(_N_SNIFFED_BYTES), file_name(file))
+    stream.seek(0)
     for number, line in enumerate(bounded_lines(stream, file_name(file)), 1):
-        if number == 1 and is_utf16(line):
-            raise UnreadableFileError(f"{file_name(file)} is UTF-16 text; save it as UTF-8")
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
         text = text.removesuffix("\n").removesuffix("\r")
         if text.strip():
@@ -320,6 +323,8 @@ def _checked(number: int, text: str, place: str) -> Record:
 @contextmanager
 def opened(file: Path) -> Iterator[BinaryIO]:
     """Open a file; decompress .gz. Each error of reading it becomes an UnreadableFileError."""
+    if kind_of(file).removesuffix(".gz") in _NO_TEXT:
+        raise UnreadableFileError(f"{file} {_NO_TEXT_ADVICE}")
     try:
         with gzip.open(file) if kind_of(file).endswith(".gz") else file.open("rb") as stream:
             yield cast("BinaryIO", stream)
@@ -335,14 +340,19 @@ def _decode(stream: BinaryIO, name: str) -> Iterator[str]:
     """Decode a UTF-8 stream in strings of limited length; invalid bytes become surrogates."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
     data = stream.read(_READ_SIZE)
-    if is_utf16(data):
-        raise UnreadableFileError(f"{name} is UTF-16 text, not UTF-8; convert it to UTF-8 first")
-    if b"\0" in data[:_N_SNIFFED_BYTES]:
-        raise UnreadableFileError(f"{name} is a binary file, not text; leave it out")
+    _check_text(data[:_N_SNIFFED_BYTES], name)
     while data:
         yield decoder.decode(data)
         data = stream.read(_READ_SIZE)
     yield decoder.decode(b"", final=True)
+
+
+def _check_text(data: bytes, name: str) -> None:
+    """Raise UnreadableFileError if a file begins with UTF-16 text or binary data."""
+    if is_utf16(data):
+        raise UnreadableFileError(f"{name} is UTF-16 text, not UTF-8; convert it to UTF-8 first")
+    if b"\0" in data:
+        raise UnreadableFileError(f"{name} is a binary file, not text; leave it out")
 
 
 def _text_field(value: Any, field: str, place: str) -> tuple[str, str | None]:

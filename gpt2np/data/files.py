@@ -55,7 +55,8 @@ def check_target(
             f"{path}: the suffix selects the format; use one of {', '.join(suffixes)}"
         )
     if not path.parent.is_dir():
-        raise InvalidArgumentError(f"the folder {path.parent} does not exist; create it first")
+        problem = "is a file" if path.parent.exists() else "does not exist; create it first"
+        raise InvalidArgumentError(f"the folder {path.parent} {problem}")
     if path.is_symlink() and not path.exists():
         raise InvalidArgumentError(f"{path} is a broken link; remove it or choose another name")
     if not path.exists():

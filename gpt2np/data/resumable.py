@@ -208,7 +208,7 @@ def work_folder(out: Path) -> Iterator[Path]:
     Raises GPT2NPError if another job uses the folder, and WriteError if it can't be created.
     """
     folder = partial_folder(out)
-    with writing(out):
+    with writing(folder):
         lock = _lock(folder)
     try:
         yield folder

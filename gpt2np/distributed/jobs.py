@@ -77,7 +77,7 @@ def continue_on_ray(
     cluster: Cluster,
 ) -> RunLines:
     """Return the argument `run` of `continue_file`."""
-    make_runner = partial(_make_runner, source, options, f"{prompts}", special)
+    make_runner = partial(_make_runner, source, options, file_name(prompts), special)
 
     def run(lines: Iterable[PromptLine]) -> Iterator[tuple[PromptLine, Results]]:
         remaining = iter(lines)

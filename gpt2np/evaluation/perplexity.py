@@ -167,7 +167,7 @@ def perplexity(
 def check_scored(total: Perplexity) -> None:
     """Raise InvalidArgumentError if no token was scored."""
     if not total.tokens:
-        raise InvalidArgumentError("there is no text; give a file that is not empty")
+        raise InvalidArgumentError("there is no text that could be read; give a file that has some")
     if not total.counted:
         raise InvalidArgumentError(
             "from_end_of_text is False and no token has a token before it; give a longer text, or "

@@ -263,9 +263,9 @@ class GenerationOptions:
     )
     min_new_tokens: int = _stopping(
         0,
-        "Generate at least N tokens; until then, exclude stop tokens and ignore stop strings",
-        details="Stop tokens are the end-of-text token and stop ids. Another limit, or a complete "
-        "constraint, can still end the text earlier.",
+        "Generate at least N tokens, unless a constraint ends the text earlier; until then, "
+        "exclude stop tokens and ignore stop strings",
+        details="Stop tokens are the end-of-text token and stop ids. Other limits still count.",
         json_name="min_tokens",
         low=0,
     )
@@ -302,7 +302,7 @@ class GenerationOptions:
         flags=("--choice",),
         json_name="structured_outputs.choice",
         convert=_choices,
-        noun=f"one or more non-empty texts of {_MAX_CHOICES_CHARACTERS:,} characters in total",
+        noun=f"one or more non-empty texts of at most {_MAX_CHOICES_CHARACTERS:,} characters",
     )
     regex: str | None = _constraint(
         None,
@@ -394,6 +394,8 @@ def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, st
     yield "num_return_sequences", "temperature", are_equal, equal
     are_swapped = o.min_new_tokens > o.max_new_tokens
     yield "min_new_tokens", "max_new_tokens", are_swapped, "the minimum is above the maximum"
+    words = {*map(str.strip, o.choices)} & {*map(str.strip, o.bad_words)}
+    yield "choices", "bad_words", words, "a choice is a bad word"
     for first, second in combinations(("token_healing", *TEXT_CONSTRAINTS), 2):
         yield first, second, getattr(o, first) and getattr(o, second), "give one"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer, short_repr
 from gpt2np.interp.trace import as_gpt2
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import single_threaded_blas
@@ -351,10 +351,13 @@ def check_texts(
     n_vocab, found = model.config.vocab_size, dict[str, int | None]()
     for prompt, ids in continuations.items():
         if prompt not in reference.ids:
-            raise InvalidArgumentError(f"no prompt {prompt!r}; {', '.join(reference.ids)}")
+            known = ", ".join(reference.ids)
+            raise InvalidArgumentError(f"no prompt {prompt!r}; the prompts are {known}")
         is_list = isinstance(ids, Sequence) and len(ids) > 0 and all(map(is_integer, ids))
         is_list = is_list and min(ids) >= 0 and max(ids) < n_vocab
-        check_argument(is_list, prompt, ids, f"a list of at least one token id below {n_vocab}")
+        if not is_list:
+            expected = f"expected a list of at least one token id below {n_vocab}"
+            raise InvalidArgumentError(f"prompt {prompt!r}: {short_repr(ids)}; {expected}")
         before = [*reference.ids[prompt], *ids[:-1]][: model.config.n_positions]
         first = len(reference.ids[prompt]) - 1
         rounded, exact = (

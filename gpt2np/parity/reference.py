@@ -112,5 +112,5 @@ def read_reference(path: str | Path) -> Reference:
         return Reference(content["model"], content["ids"], arrays)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
-            f"{path} has no reference arrays ({error}); write them with gpt2np parity record"
+            f"{path} has no reference arrays; write them with gpt2np parity record"
         ) from error

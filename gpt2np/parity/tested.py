@@ -29,8 +29,12 @@ def read_tested(path: str | Path) -> dict[str, Array]:
 
     Raises:
         CheckpointError: the file is missing or damaged, or an array is not of numbers.
+        InvalidArgumentError: the file has another suffix.
     """
     path = Path(path)
+    if path.suffix not in (".npz", ".safetensors"):
+        kinds = "arrays must be in a .npz or .safetensors file, and token ids in a .json file"
+        raise InvalidArgumentError(f"{path}: {kinds}")
     try:
         with reading(path, CheckpointError):
             if path.suffix != ".npz":
@@ -61,7 +65,10 @@ def by_prompt(
         prompt, slash, name = full_name.rpartition("/")
         prompt = prompt if slash else next(iter(ids))
         if prompt not in ids:
-            raise InvalidArgumentError(f"{full_name}: no prompt {prompt!r}; {', '.join(ids)}")
+            known = ", ".join(ids)
+            raise InvalidArgumentError(
+                f"{full_name}: no prompt {prompt!r}; the prompts are {known}"
+            )
         arrays = {name: value}
         if name in ("hidden_states", "attentions"):
             arrays = {f"{name}.{i}": array for i, array in enumerate(value)}

@@ -50,6 +50,7 @@ class ModelOptions:
         "'auto' measures which number up to `threads` is fastest",
         group="Performance",
         metavar="N|auto",
+        noun="auto or an integer, at least 1",
         default_text="auto",
         low=1,
     )

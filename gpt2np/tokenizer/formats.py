@@ -79,7 +79,6 @@ def _read_folder(folder: Path) -> Vocabulary:
     raise TokenizerError(
         f"{folder} has no vocabulary: expected {' or '.join([TOKENIZER_JSON, *pairs])}; add the "
         'files, or name another vocabulary, such as "gpt2"',
-        param="tokenizer",
     )
 
 

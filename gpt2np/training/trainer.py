@@ -239,7 +239,11 @@ def read_corpus(path: Path, vocab_size: int, length: int) -> NDArray[Any]:
         if path.suffix.lower() == ".npy":
             ids: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
         elif path.suffix.lower() == ".bin":
-            ids = np.memmap(path, np.uint16 if vocab_size <= 1 << 16 else np.uint32, "r")
+            dtype: Any = np.uint16 if vocab_size <= 1 << 16 else np.uint32
+            n_bytes, per_id = path.stat().st_size, dtype().nbytes
+            if not n_bytes or n_bytes % per_id:
+                raise ValueError(f"it has {n_bytes:,} bytes, but each id takes {per_id}")
+            ids = np.memmap(path, dtype, "r")
         else:
             raise ValueError("its name ends in neither .bin nor .npy; first encode the texts")
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -249,11 +253,11 @@ def read_corpus(path: Path, vocab_size: int, length: int) -> NDArray[Any]:
     if len(ids) <= length:
         message = f"sequences of {length:,} tokens need more; set a smaller `block_size`"
         raise InvalidArgumentError(f"{path} has {len(ids):,} ids; {message}")
-    highest = int(ids.max())
-    if not 0 <= ids.min() <= highest < vocab_size:
+    lowest, highest = int(ids.min()), int(ids.max())
+    if not 0 <= lowest <= highest < vocab_size:
         raise InvalidArgumentError(
-            f"{path} has ids up to {highest}, but the vocabulary has {vocab_size}; choose the "
-            f"vocabulary that the corpus was encoded with"
+            f"{path} has ids from {lowest} to {highest}, but the vocabulary has 0 to "
+            f"{vocab_size - 1}; choose the vocabulary that the corpus was encoded with"
         )
     return ids
 

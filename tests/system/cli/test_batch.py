@@ -88,7 +88,7 @@ def test_without_a_usable_line_nothing_is_written(tmp_path):
     for _ in range(2):  # the second time without --force, too
         result = batch(tmp_path / "p.jsonl", "--out", out)
         assert result.returncode == 1 and "Traceback" not in result.stderr
-        told = f"{tmp_path / 'p.jsonl'} holds no usable prompt; {out} is not written\n"
+        told = f"there is no usable prompt; {out} is not written\n"
         assert result.stderr.endswith(f"gpt2np batch: error: {told}")
         assert [path.name for path in tmp_path.iterdir()] == ["p.jsonl"]
     out.write_text("kept")

@@ -16,9 +16,9 @@ generate x --temperature warm | 2 | --temperature: invalid float value: 'warm'
 generate x --temperature -1 | 2 | --temperature is -1.0; it must be a number, at least 0
 generate x --top-p 7 | 2 | --top-p is 7
 generate x -n 0 | 2 | --max-new-tokens is 0
-generate x --seed x | 2 | --seed: invalid int value: 'x'
+generate x --greedy --temperature 0.9 | 2 | --temperature: not allowed with argument --greedy
 generate x --dtype int8 | 2 | --dtype: invalid choice: 'int8'
-generate x --weights int4 | 2 | --weights: invalid choice: 'int4'
+generate x --exact --dtype float32 | 2 | --exact and --dtype float32 contradict each other
 generate x --exact --weights int8 | 2 | --exact and --weights contradict each other
 generate x --threads 0 | 2 | --threads is 0; it must be at least 1
 generate x --special maybe | 2 | --special: invalid choice: 'maybe'
@@ -29,9 +29,9 @@ generate x --logit-bias 5 | 2 | --logit-bias is '5'; it must be ID=X, as in 5025
 generate x --logit-bias 9999=1 | 2 | --logit-bias: id 9999
 generate x --choice a --regex b | 2 | --choice and --regex contradict each other: give one
 generate x --num-beams 3 --temperature 0.5 | 2 | --num-beams 3 and --temperature 0.5 contradict
-generate x --regex a --token-healing | 2 | --token-healing and --regex contradict each other
+generate x --bad-word the --choice ' the' | 2 | --choice and --bad-word contradict each other
 generate x --bad-word <|endoftext|> | 2 | give --ignore-eos, or -100 for its id in --logit-bias
-generate x --greedy --top-p 0.9 | 2 | --top-p is 0.9, which has no effect with --temperature 0
+generate x --greedy --top-p 0.9 | 2 | --top-p is 0.9, which has no effect with --greedy
 generate x --length-penalty 2 | 2 | --length-penalty is 2.0, which has no effect without beam
 generate x --logprobs 2 | 2 | --logprobs and --prompt-logprobs need --json
 generate x - | 2 | unrecognized argument '-'; quote a text
@@ -47,7 +47,7 @@ generate x --draft '' | 2 | --draft is ''; it must be a non-empty text
 generate x --draft none.safetensors | 1 | none.safetensors is missing
 chat --system x | 2 | bundled has no chat template; a system message needs one
 chat --chat-template none.jinja | 1 | cannot read none.jinja: No such file
-chat --top-p 7 | 2 | --top-p is 7
+chat hi | 2 | unrecognized argument 'hi'; to select a model, give --model hi
 chat --num-beams 3 | 2 | unrecognized option '--num-beams'
 batch p.txt | 2 | the following arguments are required: --out
 batch p.txt --out o.txt | 2 | use one of .jsonl, .csv, .parquet
@@ -58,10 +58,10 @@ batch p.txt --out folder.jsonl --force | 2 | folder.jsonl is not a file; choose 
 batch p.txt --out {N}.jsonl | 1 | : File name too long
 batch none.txt --out o.jsonl | 2 | cannot read none.txt: No such file
 batch p.csv --out o.jsonl | 2 | p.csv has no column 'prompt'; set --field to one of its columns
-batch p.txt --out o.jsonl --top-p 7 | 2 | --top-p is 7
+batch no.json --out o.jsonl | 2 | no.json is no text; use .txt, .jsonl
 batch p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
 tokenize x --ids --count | 2 | --count: not allowed with argument --ids
-tokenize x --json --merges | 2 | --merges: not allowed with argument --json
+decode 1,2,,3 | 2 | '' is not an id; ids are integers from 0
 tokenize x --model folder.jsonl | 1 | has no vocabulary
 tokenize x --model pickle/config.json | 1 | has no "model" with a vocabulary; name the folder
 tokenize x --model no.json | 1 | no.json
@@ -69,10 +69,10 @@ decode 12 x | 2 | 'x' is not an id
 decode [1.5] | 2 | '[1.5]' is not an id; ids are integers from 0
 decode '' | 2 | there are no ids
 encode p.txt x.txt | 2 | x.txt: the suffix selects the format; use one of .npz, .npy, .bin
-encode p.txt none/o.bin | 2 | the folder none does not exist
-encode p.txt there.bin | 2 | there.bin exists already; give --force to overwrite it
-encode p.txt folder.bin --force | 2 | folder.bin is not a file; choose another
-encode p.txt {N}.bin | 1 | : File name too long
+encode p.txt p.txt --force o.bin | 2 | 'o.bin'; give all arguments before the options
+train-tokenizer p --vocab-sise 300 --out o | 2 | '--vocab-sise'; did you mean '--vocab-size'?
+encode p.txt p.txt/o.bin | 2 | the folder p.txt is a file
+info --model bundled | 2 | option '--model'; name the model without --model
 encode none.txt o.bin | 2 | none.txt does not exist; give files, folders or patterns
 encode *.doc o.bin | 2 | no file matches the pattern
 encode nothing o.bin | 2 | nothing has no files
@@ -100,14 +100,14 @@ train ids.bin o --from '' | 1 | the model's name is empty
 train ids.bin nothing/../a_model | 2 | already exists
 train ids.bin bundled | 2 | bundled is the name of a model
 train p.txt o | 2 | p.txt is not a corpus from gpt2np encode
-train empty.bin o | 2 | empty.bin is not a corpus from gpt2np encode
+train empty.bin o | 2 | it has 0 bytes, but each id takes 2
 train none.npy o | 2 | none.npy has 0 ids
-train foreign.npy o | 2 | has ids up to 5000, but the vocabulary has 4096
+train foreign.npy o | 2 | ids from 5000 to 5000, but the vocabulary has 0 to 4095
 score p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force to overwrite it
-score p.txt --out o.txt | 2 | use one of .jsonl, .csv, .parquet
+score p.txt --force | 2 | --force needs --out
 score p.txt --out {L} | 1 | x…x
 score p.txt --stride 0 | 2 | --stride is 0
-score p.txt --tokens | 2 | --tokens and --ray need --out
+score p.txt --tokens | 2 | --tokens needs --out
 score p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
 score p.txt --out o.jsonl --ray --workers 0 | 2 | --workers is 0; it must be an integer, at least 1
 trace x --top 0 | 2 | --top is 0
@@ -118,7 +118,7 @@ explain x -o there.html | 2 | there.html exists already; give --force to overwri
 explain -o x.html < p65.txt | 2 | and a page holds at most 64
 parity record there.safetensors | 2 | there.safetensors exists already; give --force to overwrite it
 parity check none there.bin | 1 | cannot read none: No such file
-parity check folder.bin there.bin | 1 | is not a file
+parity check there.safetensors no.json | 1 | has no reference arrays; write them
 info none/at/all | 1 | none/at/all
 convert bundled a_model | 2 | already exists; name a new or an empty folder
 convert bundled openai-community/gpt2 | 2 | openai-community/gpt2 is the name of a model
@@ -131,7 +131,7 @@ serve --model bundled --model bundled | 2 | bundled
 serve --model ./none | 1 | no folder ./none
 serve --api-key '' | 2 | --api-key is ''; it must be a non-empty text
 bench bundled other | 2 | unrecognized argument
-bench bundled --processes 0 | 2 | '0' is neither auto nor a number from 1 on
+bench bundled --processes 0 | 2 | --processes is 0; it must be auto or an integer, at least 1
 serve --host 0.0.0.0 | 2 | --host 0.0.0.0 can serve other machines; set --api-key
 """.strip().splitlines()
 

@@ -84,7 +84,7 @@ class TestFindFiles:
     def test_files_that_are_no_text_are_refused(self, tmp_path, name):
         (tmp_path / name).write_text("text")
         for path in (name, "*"):
-            with pytest.raises(InvalidArgumentError, match="is no text; rows of JSON need"):
+            with pytest.raises(InvalidArgumentError, match="is no text; use "):
                 find_files([tmp_path / path])
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -187,7 +187,7 @@ class TestCSV:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"", r"has no column 'text'; .* its columns, \[\]"),
+            (b"", r"a\.csv is empty$"),
             (b"a,b\n1,2\n", r"has no column 'text'; set `field` to .*columns, \['a', 'b'\]$"),
             (b"text\none\ntwo,three\n", r"a\.csv, line 3: 2 values for 1 columns"),
             (b'text\n"one\n', r"a\.csv, line 2: unexpected end of data"),
