@@ -208,7 +208,7 @@ def work_folder(out: Path) -> Iterator[Path]:
     Raises GPT2NPError if another job uses the folder, and WriteError if it can't be created.
     """
     folder = partial_folder(out)
-    with writing(folder):
+    with writing(out):
         lock = _lock(folder)
     try:
         yield folder
@@ -232,7 +232,7 @@ def _lock(folder: Path) -> FileLock:
         except FileExistsError:
             with suppress(FileNotFoundError):  # one look: another job may remove and make it again
                 if not stat.S_ISDIR(folder.lstat().st_mode):
-                    raise
+                    raise GPT2NPError(f"{folder} is not a folder; remove it") from None
         lock = FileLock(folder / _LOCK)
         try:
             lock.acquire(blocking=False)
