@@ -141,5 +141,5 @@ def test_a_file_that_is_no_text_is_skipped_if_asked_for(corpus, tmp_path):
 def test_a_file_with_the_name_of_the_partial_folder_is_kept(corpus, tmp_path):
     (tmp_path / "x.bin.partial").write_text("kept")
     result = encode(corpus, tmp_path / "x.bin")
-    assert result.returncode == 1 and result.stderr.endswith("x.bin.partial is not a folder; remove it\n")
+    assert result.returncode == 1 and "x.bin.partial is not a folder" in result.stderr
     assert (tmp_path / "x.bin.partial").read_text() == "kept"
