@@ -159,14 +159,13 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     root.dataset.moment = moment.toFixed(3);
   }
 
-  /** Put the sentence beside what it is about, where there is room. */
+  /** Place the sentence by its subject. */
   function placeCaption({ kind, layer = kind === "embed" && !shown.isOpen ? -1 : pass.n_layer }) {
     const isLate = 2 * layer >= pass.n_layer;
     const last = place.y(pass.count - 1);
     const top = Math.min(last - 40, (last + place.y(view.named?.key ?? chosen)) / 2 + 36);
     const left = place.left(layer + Number(!isLate));
-    const [x, y] = [picture.offsetLeft + left, picture.offsetTop + top];
-    caption.style.cssText = `--x: ${x}px; --y: ${y}px`;
+    caption.style.cssText = `--x: ${place.x0 + left}px; --y: ${place.y0 + top}px`;
     caption.classList.toggle("late", isLate);
   }
 
@@ -366,6 +365,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     setLetters(rem / 16);
     place = layOut(pass, width, height, bottom, (24 / 17) * size);
+    Object.assign(place, { x0: picture.offsetLeft, y0: picture.offsetTop });
     [...blocks.children].forEach((each, layer) => {
       each.textContent = String(layer);
       each.style.left = `${place.left(layer)}px`;
