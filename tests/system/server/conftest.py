@@ -14,7 +14,8 @@ if not all(map(find_spec, ("fastapi", "uvicorn", "prometheus_client", "httpx")))
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
-    with running_server(folder, "--model", "bundled", "--access-log") as server:
+    options = ("--access-log", "--allowed-host", "models.example")
+    with running_server(folder, "--model", "bundled", *options) as server:
         yield server
 
 

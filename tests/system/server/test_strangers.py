@@ -6,25 +6,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import httpx
 import pytest
-from helpers.server import running_server
 
 COMPLETIONS = "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("strangers")
-    arguments = ("--model", "bundled", "--allowed-host", "models.example")
-    with running_server(folder, *arguments) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
 
 
 def connect(server):
