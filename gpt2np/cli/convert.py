@@ -19,9 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="SRC", help=MODEL_HELP)
     add("target", type=Path, metavar="DST", help="Folder to write; must be new or empty")
-    output = parser.add_argument_group("Output").add_argument
     dtype = "Data type of the stored weights (default: dtype of the token embedding in SRC)"
-    output("--dtype", choices=DTYPES, help=dtype)
+    parser.add_argument_group("Output").add_argument("--dtype", choices=DTYPES, help=dtype)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -61,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_new_folder(args.out)
     for name in ("save_steps", "logging_steps"):
-        value = getattr(args, name)
-        check_argument(value >= 1, name, value, "at least 1")
+        check_argument(getattr(args, name) >= 1, name, getattr(args, name), "at least 1")
     options = TrainerOptions(**given_options(args, TrainerOptions))
     if args.from_model is not None:
         given = [name for name in [*ARCHITECTURE, "model"] if getattr(args, name) is not None]
