@@ -211,8 +211,8 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "With `num_beams` complete texts: 'true' stops; 'false' goes on while a better text is "
-        "likely; 'never', while a better text is possible",
+        "Once `num_beams` texts are complete: 'true' stops; 'false' goes on while a better text is "
+        "likely; 'never', while one is possible",
     )
 
     repetition_penalty: float = _penalty(

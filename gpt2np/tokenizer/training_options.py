@@ -43,7 +43,7 @@ class TrainingOptions:
     min_frequency: int = option(0, "Merge only pairs that occur at least N times", low=0)
     max_token_length: int | None = option(
         None,
-        "Exclude tokens of N or more bytes or characters (see `alphabet`), but never one of two",
+        "Exclude tokens of N or more bytes or characters (see `alphabet`), but none of length 2",
         details="Length 2 is always allowed, as in Hugging Face's tokenizers.",
         default_text="no limit",
         low=1,
