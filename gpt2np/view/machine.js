@@ -83,7 +83,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
           ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count }
           : { y: 0, h: place.height },
     }),
-    lookAt: hover,
+    lookAt: (line) => findPart || hover(line), // an arc that is drawn stays, to be pressed
     pointAt(arc) {
       if (arc?.part === view.pointed?.part && arc?.key === view.pointed?.key) return;
       view.pointed = arc;

@@ -2,7 +2,7 @@ import { chipText, numberElement } from "./scenes.js";
 import { arcsOf, between, neuronsOf } from "./stage.js";
 import { shareElement } from "./view.js";
 
-const STEPS = Array.from({ length: 13 }, (_, i) => i / 12);
+const STEPS = Array.from({ length: 97 }, (_, i) => i / 96);
 
 function distance(points, x, y) {
   const at = (f) => {
@@ -23,7 +23,7 @@ function partAt(pass, place, view, layer, x, y) {
     arcsOf(pass, place, layer, head, line),
   )
     .flat()
-    .map((arc) => ({ ...arc, far: distance(arc.points, x, y) }));
+    .map((arc) => ({ ...arc, far: distance(arc.points, x, y) - 4 * arc.weight })); // its edge
   const nearest = arcs.reduce((a, b) => (a && a.far <= b.far ? a : b), null);
   return nearest && nearest.far < 7 ? nearest : null;
 }

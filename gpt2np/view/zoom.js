@@ -166,7 +166,7 @@ export function createZoom(host) {
   function point(event) {
     const found = at(event);
     host.pointAt(found?.arc ?? null);
-    if (!path.length && !found?.part) host.lookAt(found?.line ?? null);
+    if (!path.length) host.lookAt(found?.line ?? null);
     tip.hidden = !found?.says;
     tip.replaceChildren(...(found?.says ?? []));
     const { left, top, width, height } = picture.getBoundingClientRect();

@@ -24,6 +24,18 @@ from gpt2np import trace
 from gpt2np.interp import scale, zero_head
 from gpt2np.model.ops import softmax
 
+# Points of the arc that turns the guess of the first example, halfway between others' samples.
+ARC = """async ([width, height]) => {
+    const { machine } = await import("./playground/picture.js");
+    const { arcsOf, layOut } = await import("./playground/stage.js");
+    const { pass } = machine;
+    const place = layOut(pass, width, height, Infinity, 24);
+    const arcs = arcsOf(pass, place, 5, 2, pass.count - 1);
+    const { points } = arcs.reduce((a, b) => (a.weight > b.weight ? a : b));
+    const at = (f, i) => (1 - f) ** 3 * points[0][i] + 3 * f * (1 - f) ** 2 * points[1][i]
+        + 3 * f * f * (1 - f) * points[2][i] + f ** 3 * points[3][i];
+    return [0.3, 11 / 24, 0.54, 0.7].map((f) => [at(f, 0), at(f, 1)]);
+}"""
 WIDTHS = "all => all.map(each => [+each.dataset.id, parseFloat(each.style.width) / 100])"
 
 
@@ -213,15 +225,24 @@ class TestSwitchedOff:
         wait_for_end(tab)
         assert tab.is_hidden("#story-name")
 
-    def test_an_arc_that_is_pointed_at_is_lit(self, open_tab):
+    def test_a_press_on_an_arc_that_is_drawn_hits_its_head(self, open_tab):
+        """It is lit before, also if the pointer comes over other rows."""
         tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=4)
-        x, y = find_part(tab, "head")
-        tab.mouse.move(x, y)
-        lit = tab.screenshot(clip=tab.locator(".machine-canvas").bounding_box())
-        tab.mouse.move(2, 2)
-        tab.wait_for_timeout(100)
-        assert lit != tab.screenshot(clip=tab.locator(".machine-canvas").bounding_box())
+        write(tab, max_tokens=1)
+        look_at(tab, 13)
+        box = tab.locator(".machine-canvas").bounding_box()
+        points = tab.evaluate(ARC, [box["width"], box["height"]])
+        for x, y in [*points, points[0]]:
+            tab.mouse.move(box["x"] + 9, box["y"] + 9)
+            before = tab.screenshot(clip=box)
+            tab.mouse.move(box["x"] + x, box["y"] + y, steps=9)
+            tip = "head 2 of block 5: “␣and” → “␣Gre”"
+            assert tab.inner_text(".machine-tip").startswith(tip)
+            assert before != tab.screenshot(clip=box)
+        tab.mouse.down()
+        tab.mouse.up()
+        tab.wait_for_selector("#story-name:has-text('Without head 2 of block 5')")
+        wait_for_end(tab)
 
     def test_the_squares_can_be_seen(self, open_tab):
         """Their borders have a contrast of 3:1, in the light and in the dark."""
