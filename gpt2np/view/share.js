@@ -3,7 +3,7 @@ import { loadNumbers, renderBranches } from "./branches.js";
 import { allIds, correctSetting, readSettings, state } from "./state.js";
 import { pin, renderStory, setBusy, setStatus, showError } from "./story.js";
 import { Tree, packPath, unpackPath } from "./tree.js";
-import { $, visible } from "./view.js";
+import { $ } from "./view.js";
 
 const encode = (value) => {
   const bytes = new TextEncoder().encode(JSON.stringify(value));
@@ -31,8 +31,9 @@ function readAddress() {
 const arrived = readAddress();
 let timer = null;
 
-/** The model of the address, if the server has it. */
-export const wantedModel = () => state.models.find((name) => name === arrived?.model);
+/** The model of the address, or that which was taught, if the server has it. */
+export const wantedModel = () =>
+  state.models.find((name) => name === String(arrived?.model).split(" taught ")[0]);
 
 const snapshot = () => ({
   ...{ v: 1, model: state.model?.id, prompt: $("prompt").value, settings: readSettings() },
@@ -82,8 +83,7 @@ async function restoreText() {
     !ids.every(isId) ||
     !path.every((each) => isId([each].flat()[0]))
   ) {
-    const name = visible(String(model)).slice(0, 60);
-    setStatus(`This link was made with the model ${name}, which this server does not have.`, true);
+    setStatus("The model of this text has forgotten its page, or is on another server.");
     return false;
   }
   const tree = new Tree(text, ids, model);

@@ -360,15 +360,10 @@ class TestPage:
         wait_until(lambda: int(re.match(step, tab.inner_text(".taught"))[1]) > before + 1)
 
     def test_a_link_of_a_taught_model_opens_the_prompt(self, open_tab):
-        link = {
-            "prompt": "A fox",
-            "model": "bundled taught 0123456789abcdef",
-            "ids": [1],
-            "path": [1],
-        }
+        link = {"prompt": "A fox", "model": "bundled taught 0123", "ids": [1], "path": [1]}
         state = base64.urlsafe_b64encode(json.dumps(link).encode()).decode().rstrip("=")
         tab = open_tab(f"#s={state}")
-        assert "this server does not have" in tab.inner_text("#status")
+        assert "has forgotten its page" in tab.inner_text("#status:not(.wrong)")
         assert tab.input_value("#prompt") == "A fox"
 
     def test_another_model_forgets_the_page(self, open_tab, bundled, tmp_path):
