@@ -16,7 +16,6 @@ import { goTo, renderStory, setBusy, setStatus, showError } from "./story.js";
 import { pathTo } from "./tree.js";
 import { $, element, visible } from "./view.js";
 
-const N_TEXTS = 5; // that are written at once
 const N_SHARED = 18; // characters of a shared part: its end
 const N_OWN = 48; // of a branch's own part: its beginning
 const WIDE = 11; // px of the whole river
@@ -174,9 +173,8 @@ export async function loadNumbers() {
 
 async function writeBranches() {
   const { seed, max_tokens, temperature } = readSettings();
-  const n = N_TEXTS;
-  if (!temperature)
-    return setStatus("At temperature 0 all texts would be the same. Raise it under More.");
+  const n = 5; // texts at once
+  if (!temperature) return setStatus("At temperature 0 all texts would be the same.");
   if (state.running) return;
   const path = pathTo(state.current);
   const start = path[(state.pinned ?? 0) - state.tree.ids.length - 1] ?? state.tree.root;
@@ -195,7 +193,7 @@ async function writeBranches() {
         ends[i] = state.tree.add(ends[i], { ...token, draw, off: offKey() });
       }
     }
-    setStatus(`${n} texts from the same point, with the seeds ${seed} to ${seed + n - 1}.`);
+    setStatus(`${n} texts from the same point.`);
   } catch (error) {
     showError(error);
   }

@@ -1,14 +1,5 @@
 import { nextChipOf } from "./numbers.js";
-import {
-  clamp,
-  dataElement,
-  ease,
-  element,
-  find,
-  percent,
-  shareElement,
-  withSpaces,
-} from "./view.js";
+import { clamp, dataElement, ease, element, percent, shareElement, withSpaces } from "./view.js";
 
 // of the phase: until then temperature and filters stretch and cut the ruler
 export const STRETCHED = 0.5;
@@ -28,7 +19,7 @@ function says(pass, { token, drawn, was, instead }, f) {
   if (token === null) return ["A random number picks one of these."];
   const own = pass.next.find(({ id }) => id === token);
   const chip = nextChipOf(pass, token);
-  if (!part(f) && !was) return ["Each gets room on the ruler: the likely more, the odd less."];
+  if (!part(f) && !was) return ["Each next token gets room on the ruler: the likely more."];
   if (own?.sampled === 1) return [chip, " has the whole ruler: nothing is left to chance."];
   if (drawn === null)
     return [chip, " came next", ...(own ? [": ", shareElement(own.sampled)] : []), "."];
@@ -54,12 +45,11 @@ function point(context, pass, place, colors, moment) {
   const above = place.y(pass.count - 1) - Math.min(24, pitch / 2);
   const passed = moment > 3 ? Math.min(pass.n_layer, Math.floor((moment - 1) / 2)) : -1;
   const isWide = place.block > 90 && moment <= end;
-  let guess = "?";
   Object.assign(context, { font: colors.font, strokeStyle: colors.paper, lineJoin: "round" });
   Object.assign(context, { fillStyle: colors.chance, lineWidth: 6, textBaseline: "middle" });
   for (let k = isWide ? 0 : Math.max(0, passed); k <= passed; k++) {
     const { ids, probabilities } = pass.lens[k];
-    guess = withSpaces(pass.nextText(ids[0]));
+    const guess = withSpaces(pass.nextText(ids[0]));
     const text = k ? `${guess} ${percent(probabilities[0])}` : "guess, how sure:";
     const most = Math.max(86, place.block - 4);
     const right = width - Math.min(most, context.measureText(text).width);
@@ -67,7 +57,6 @@ function point(context, pass, place, colors, moment) {
     context.strokeText(text, ...at);
     context.fillText(text, ...at);
   }
-  find(".machine-bars").dataset.guess = guess;
 }
 
 export function createDraw() {
@@ -114,6 +103,5 @@ export function createDraw() {
     marker.style.transform = `translateY(${((fallen - 1) * FALL).toFixed(1)}px)`;
   }
 
-  const small = element("small", {}, "? = the next token (word or piece), still unknown");
-  return { root, show, render, says, part, point, question: ["What comes next?", small] };
+  return { root, show, render, says, part, point, question: ["The next token (a word or piece)"] };
 }

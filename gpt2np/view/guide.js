@@ -12,11 +12,10 @@ const secondsOf = ({ kind, layer }, { n_layer }) =>
     draw: 2,
   })[kind];
 
-/** Where the guide waits: ends of phases, of later blocks before and after the turn; in the draw. */
-function stopsOf(phases, turn) {
-  const n = phases.length;
-  const turns = turn ? [1 + 2 * turn.layer, 3 + 2 * turn.layer] : [];
-  return [...new Set([1, 2, 3, ...turns, n - 2, n - 1, n - 1 + STRETCHED, n])];
+/** Where the guide waits: ends of phases, of blocks before and after the turn; in the draw. */
+function stopsOf({ length }, turn) {
+  const turns = turn ? [1 + 2 * turn.layer, 3 + 2 * turn.layer] : [length - 2];
+  return [...new Set([1, 3, ...turns, length - 1 + STRETCHED, length])];
 }
 
 /** Play the passes in the picture of `host`; `onRun()` takes the focus of a button that goes. */
@@ -24,6 +23,7 @@ export function createGuide(host, onRun) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let stops = null;
   let turn = null; // the block that turns the guess, and the look back that did it
+  let result = null; // shown first: the token, and the look back that did it
   let isWriting = false; // a text, of which this is a pass
   let pace = 1;
   let playing = null; // { resolve, onEnd } of a pass that plays or waits
@@ -48,10 +48,10 @@ export function createGuide(host, onRun) {
     next.classList.toggle("primary", mode === "guide");
     if (hadFocus && mode === "writes") onRun();
     play.textContent = frame ? "Pause" : "Play";
-    const of = stopsOf(host.phases(), turn);
-    const now = host.moment;
-    const passed = stops?.[0] === 0 ? of.length + 1 : of.filter((stop) => now >= stop).length;
-    dots.textContent = "●".repeat(passed) + "○".repeat(of.length + 1 - passed);
+    const of = [0, ...stopsOf(host.phases(), turn), Infinity];
+    const now = result ? 0 : stops?.[0] === 0 ? Infinity : host.moment;
+    const passed = of.filter((stop) => now >= stop).length;
+    dots.textContent = "●".repeat(passed) + "○".repeat(of.length - passed);
     host.refresh();
   }
 
@@ -63,10 +63,12 @@ export function createGuide(host, onRun) {
 
   function go() {
     host.leave();
+    if (result && stops) host.moment = 0;
     run(stops?.find((stop) => stop > host.moment) ?? end());
   }
 
   function run(to) {
+    result = null;
     cancelAnimationFrame(frame);
     let before = performance.now();
     const tick = (now) => {
@@ -97,7 +99,7 @@ export function createGuide(host, onRun) {
   function finish() {
     const { resolve } = playing ?? {};
     const wasGuided = Boolean(stops);
-    playing = stops = null;
+    playing = stops = result = null;
     pace = 1;
     update();
     resolve?.(wasGuided);
@@ -146,15 +148,22 @@ export function createGuide(host, onRun) {
       isWriting = is;
       update();
     },
-    /** The look back that turned the guess, in its block. */
-    look: ({ layer }) => turn?.layer === layer && turn.look,
-    /** What the blocks after the first do, of which the row has passed some; or null. */
+    get result() {
+      return result;
+    },
+    /** The look back that turned the guess, in its block and with the result. */
+    look: ({ layer }) => (result ? result.look : turn?.layer === layer && turn?.look),
+    /** The result, or what the blocks after the first do, of which the row has passed some. */
     says({ layer }, passed) {
-      if (!stops || !layer) return null;
       const pass = host.pass();
+      if (result) {
+        const { id, look } = result;
+        const did = look ? [": it looked back at ", lineChipOf(pass, look.key)] : [];
+        return ["It will write ", nextChipOf(pass, id), ...did, ". How? Press Next."];
+      }
+      if (!stops || !layer) return null;
       const guessAfter = (k) => nextChipOf(pass, pass.lens[k].ids[0]);
       const guess = guessAfter(passed);
-      const sure = [guess, ", ", shareElement(pass.lens[passed].probabilities[0]), " sure."];
       if (turn?.layer === passed - 1) {
         const { look } = turn;
         const did = look
@@ -162,19 +171,21 @@ export function createGuide(host, onRun) {
           : ["Here the"];
         return [...did, " guess turns from ", guessAfter(passed - 1), " to ", guess, "."];
       }
-      if (passed === pass.n_layer) return ["The last block’s guess counts: ", ...sure];
-      const more = turn?.layer === passed ? [` Now watch block ${passed}.`] : [];
-      return ["So far it guesses ", ...sure, ...more];
+      const sure = shareElement(pass.lens[passed].probabilities[0]);
+      return ["So far it guesses ", guess, ", ", sure, " sure."];
     },
     /** Play the pass; the promise tells at its end whether nobody left the guide. */
-    play({ seconds, isGuided = false, waits = false, onEnd, turns = null }) {
+    play({ seconds, isGuided, waits, onEnd, turns = null, id }) {
       if (!waits) turn = turns;
+      const isLikeliest = host.pass().lens.at(-1).ids[0] === id;
+      result = isGuided ? { id, look: isLikeliest && turn?.look } : null;
       stops = waits ? [0] : isGuided ? stopsOf(host.phases(), turn) : null;
       const whole = host.phases().reduce((sum, each) => sum + secondsOf(each, host.pass()), 0);
       pace = isGuided ? 1 : whole / seconds;
       return new Promise((resolve) => {
         playing = { resolve, onEnd };
-        if (waits) update();
+        if (result) host.moment = end() - 1;
+        if (result || waits) update();
         else go();
       });
     },

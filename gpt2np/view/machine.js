@@ -83,7 +83,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
           ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count }
           : { y: 0, h: place.height },
     }),
-    lookAt: (line) => findPart || hover(line), // an arc that is drawn stays, to be pressed
+    lookAt: (line) => findPart || hover(line), // what is drawn can be pressed
     pointAt(arc) {
       if (arc?.part === view.pointed?.part && arc?.key === view.pointed?.key) return;
       view.pointed = arc;
@@ -136,11 +136,11 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const at = Math.min(phases.length - 1, Math.max(0, Math.ceil(moment) - 1));
     const phase = phases[at];
     const look =
-      guide?.stops && phase.layer
+      guide?.stops && phase.layer !== 0
         ? guide.look(phase)
         : phase.kind === "attention" && !isAtEnd() && pass.looks(phase.layer, view.line)[0];
     view.named = view.pointed ?? (look || null);
-    view.isGuided = Boolean(guide?.stops);
+    view.isGuided = Boolean(guide?.stops) && !guide.result;
     if (!zoom.isInside) zoom.draw();
     range.value = String(moment);
     const f = clamp(moment - at);
@@ -155,16 +155,17 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         each.classList.toggle("now", Number(each.dataset.layer) === phase.layer);
     }
     answer.style.setProperty("--grow", phase.kind === "answer" ? f.toFixed(3) : "1");
-    draw?.render(phase.kind === "draw" ? f : null);
+    draw?.render(phase.kind === "draw" ? f : guide?.result ? 1 : null);
     root.dataset.moment = moment.toFixed(3);
   }
 
   /** Place the sentence by its subject. */
   function placeCaption({ kind, layer = kind === "embed" && !shown.isOpen ? -1 : pass.n_layer }) {
-    const isLate = 2 * layer >= pass.n_layer;
+    const at = parseInt(view.named?.part ?? layer, 10);
+    const isLate = 2 * at >= pass.n_layer;
     const last = place.y(pass.count - 1);
     const top = Math.min(last - 40, (last + place.y(view.named?.key ?? chosen)) / 2 + 36);
-    const left = place.left(layer + Number(!isLate));
+    const left = place.left(at + Number(!isLate));
     caption.style.cssText = `--x: ${place.x0 + left}px; --y: ${place.y0 + top}px`;
     caption.classList.toggle("late", isLate);
   }
@@ -196,7 +197,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         return { id: row.id, p: shareOf(row), before };
       });
     }
-    if (guide?.stops || shown.isOpen || checkpoint() === null) return null;
+    if (shown.isOpen || checkpoint() === null) return null;
     const guess = pass.guess(checkpoint(), chosen);
     return guess && guess.ids.map((id, i) => ({ id, p: guess.probabilities[i], before: null }));
   }
@@ -238,11 +239,11 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         const shareOf = (each) => (each ? percent(each) : "cut off");
         const old = isChanged ? [element("span", { class: "soft" }, `${shareOf(before)} → `)] : [];
         const share = element("span", {}, ...old, dataElement(p, shareOf(p)));
-        const isOwn = row === followed && kind === "draw";
-        return element("li", { "data-id": id, class: isOwn && "own", p }, nameOf(id), share);
+        const more = { "data-id": id, class: row === followed && "own", p };
+        return element("li", more, nameOf(id), share);
       }),
     );
-    if (guide?.stops && rows) answer.scrollIntoView({ block: "nearest" });
+    if (guide?.stops && isFinal) answer.scrollIntoView({ block: "nearest" });
   }
 
   function build() {

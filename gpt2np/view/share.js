@@ -107,7 +107,7 @@ export function startShare() {
       await navigator.clipboard.writeText(location.href);
       setStatus("The link is copied.");
     } catch {
-      setStatus("The browser does not allow copying here. Copy the address of this page instead.");
+      setStatus("The browser forbids it. Copy the address of this page.");
     }
   });
 }

@@ -37,6 +37,7 @@ import {
 
 const SECONDS = [5, 2, 1.2, 0.7, 0.4]; // of the pass of each of the first tokens
 const LEAST_SECONDS = 0.04; // of each later token, which the picture follows if it can
+let coming = "?"; // the next token
 let guides = true; // whether the next first token is shown with stops
 
 export function setStatus(text, isWrong = false) {
@@ -70,7 +71,7 @@ function pieceElement(node, index) {
   const { id, text } = node;
   const more = { role: "button", tabindex: -1, "data-index": index };
   if (id === null)
-    return element("span", { ...more, class: "piece next", "aria-label": "the next token" }, "?");
+    return element("span", { ...more, class: "piece next", "aria-label": "the next token" }, text);
   const p = node.logprob === undefined ? null : Math.exp(node.logprob);
   const share = p === null ? "" : `, probability ${percent(p)}`;
   const label = `token ${index}: ${withSpaces(text)}${share}`;
@@ -157,7 +158,7 @@ export function renderStory() {
   const isDone = state.intact && !state.running;
   const [own, lost] = isDone ? differences(ids, intact) : [];
   const isOpen = !state.running || state.pinned === null; // the next token is asked for
-  const nodes = [...nodesOf(state.current, own), ...(isOpen ? [{ id: null, text: "" }] : [])];
+  const nodes = [...nodesOf(state.current, own), ...(isOpen ? [{ id: null, text: coming }] : [])];
   showPieces(nodes);
   if (state.intact) {
     const textOf = (node) =>
@@ -343,17 +344,18 @@ async function playTokens(ahead, seed, signal, isQuick) {
       const waits = isGuided && i === 1;
       const joined = waits && chip(state.current.id, context.slice(0, -1));
       const says = waits && [joined, " joins the rows. Now all starts again. Press Next."];
+      const isFirst = guides && i === 0;
+      coming = isFirst ? chip(token.id, context).textContent : "?";
       state.pinned = null;
       renderStory();
-      const isFirst = guides && i === 0;
       const asked = isFirst && (await askNext(context, token.id, { draw }));
       const turns = asked && (await findTurn(readPass(asked)));
       await showPass(context, token.id, { draw, plays: true, says });
       const onEnd = () => !signal.aborted && writeToken(token, draw);
       if (signal.aborted) return i;
-      const first = { isGuided: isFirst, waits, turns };
-      const played = machine.guide.play({ seconds, onEnd, ...first });
-      if (first.isGuided || waits) find(".forth").focus({ preventScroll: true });
+      const { id } = token;
+      const played = machine.guide.play({ seconds, onEnd, isGuided: isFirst, waits, turns, id });
+      if (isFirst || waits) find(".forth").focus({ preventScroll: true });
       isGuided = await played;
       if (i === 0 && !signal.aborted) guides = false;
     } else {
@@ -411,6 +413,7 @@ async function writeText(start, count, seed, isQuick) {
   } catch (thrown) {
     error = thrown;
   }
+  coming = "?";
   const n = pathTo(state.current).length - depth;
   const kept = n ? `${counted(n, "token")} kept.` : "Nothing was written.";
   if (signal.aborted) setStatus(`Stopped. ${kept}`);
@@ -483,7 +486,7 @@ export async function writeAgain() {
     state.off = off;
   }
   const second = write(start, count, seed, true);
-  setStatus(`Off: ${offNames()}. Writing again, with the same random numbers…`);
+  setStatus(`Off: ${offNames()}. Writing again…`);
   await second;
 }
 

@@ -11,12 +11,11 @@ export function sentence(pass, { kind, layer }, line) {
     const [look] = pass.looks(layer, line);
     if (!look) return [chip, " has no token before it to look back at."];
     const key = lineChipOf(pass, look.key);
-    if (layer) return [block, chip, " takes most from ", key, ": ", shareElement(look.weight), "."];
-    return [chip, " alone says little. So heads look back, most at ", key, "."];
+    return [block, chip, " takes most from ", key, ": ", shareElement(look.weight), "."];
   }
   if (kind === "mlp") {
     const does = `${n(pass.n_inner)} neurons rework the numbers towards the next word.`;
-    return [layer ? block : "A network: ", does];
+    return [layer || !line ? block : "Heads look back; ", does];
   }
   if (line < pass.count - 1) return ["Only the last row predicts. This is the row of ", chip, "."];
   return ["The last row’s numbers give each possible next token a chance."];

@@ -14,7 +14,6 @@ def test_the_lesson_of_the_guide(open_tab, tmp_path):
     tab = open_tab(height=720, reduced_motion="reduce")
     tab.click("#generate")
     tab.wait_for_selector("#machine[data-mode=guide]")
-    tab.click(".forth")
     tab.screenshot(path=folder / "guide.png")
     wait_for_end(tab)
     tab.mouse.move(0, 0)

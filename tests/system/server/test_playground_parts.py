@@ -203,7 +203,7 @@ class TestSwitchedOff:
         tab = open_tab(reduced_motion="reduce")
         set_inputs(tab, {"max_tokens": 4})
         tab.click("#generate")
-        for moment in ("1.000", "2.000"):
+        for moment in ("14.000", "1.000"):
             tab.wait_for_selector(f"#machine[data-moment='{moment}']")
             tab.click(".forth")
         x, y = find_part(tab, "head", "→")
