@@ -9,6 +9,7 @@ error. Only the vocabulary of the model is downloaded.
 """
 
 import argparse
+from itertools import chain
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr
@@ -27,11 +28,12 @@ def run(args: argparse.Namespace) -> int:
     if not text.strip():
         raise InvalidArgumentError("there are no ids to decode")
     sequences = []
-    for number, line in enumerate(lines := text.splitlines(), 1):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
         with errors_at(f"line {number}: " if len(lines) > 1 else ""):
             sequences.append(_parse_line(line))
     tokenizer, description = load_tokenizer(args.model)
-    for token_id in (i for ids in sequences for i in ids):
+    for token_id in chain.from_iterable(sequences):
         if token_id >= tokenizer.vocab_size:
             advice = (
                 f"the vocabulary has 0 to {tokenizer.vocab_size - 1}; choose the model of the ids"
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse_line(line: str) -> list[int]:
-    words = [w for part in line.split(",") for w in part.split() or [""]] if line.strip() else []
+    words = line.replace(",", " ").split()
     for word in words:
         if not (word.isascii() and word.isdecimal() and len(word) < 20):
             raise InvalidArgumentError(f"{short_repr(word)} is not an id; ids are integers from 0")

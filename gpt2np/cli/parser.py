@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from itertools import takewhile
 
 from gpt2np.errors import did_you_mean, renamed, shortened
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 FLAGS: dict[str, str] = {}
 """The names on the command line of the declared options that were added, by their Python names."""
 
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+
 
 class Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line, with the most similar option."""
@@ -21,11 +24,13 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
         super().__init__(**options, formatter_class=formatter, allow_abbrev=False)
+        self.color = False  # of Python 3.14: `_unrecognized` reads the help
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("the following arguments"):  # one of them may be misspelled
-            options = [w for w in self._words if w.startswith("--") and " " not in w]
-            message = next(filter(None, map(self._unrecognized, options)), message)
+            words = takewhile(lambda word: word != "--", self._words)
+            misspelled = (w for w in words if w.startswith("--") and not self._is_option(w))
+            message = next(map(self._unrecognized, misspelled), message)
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -36,14 +41,17 @@ class Parser(argparse.ArgumentParser):
             self.error(self._unrecognized(unknown[0]))
         return namespace, []
 
+    def _is_option(self, word: str) -> bool:
+        return word.partition("=")[0] in _OPTION.findall(self.format_help())
+
     def _unrecognized(self, word: str) -> str:
-        """Return an error message about a word that is no known option, with advice; else ""."""
+        """Return an error message about an argument that the parser does not know, with advice."""
         text, name = self.format_help(), word.partition("=")[0]
-        options = {*re.findall(r"(?<![\w-])--?[a-z][\w-]*", text)}
         if word.startswith("-") and word != "-":
-            hint = did_you_mean(name.replace("_", "-"), sorted(options))
-            hint = "; name the model without --model" if name == "--model" else hint
-            return "" if name in options else f"unrecognized option {word!r}{hint}"
+            hint = did_you_mean(name.replace("_", "-"), sorted({*_OPTION.findall(text)} - {name}))
+            names_model = name == "--model" and re.search(r"^  (MODEL|SRC)\b", text, re.MULTILINE)
+            hint = "; name the model without --model" if names_model else hint
+            return f"unrecognized option {word!r}{hint}"
         hint = "give all arguments before the options, and no more than the usage shows"
         hint = hint if "\npositional" in text else f"to select a model, give --model {word}"
         hint = "quote a text of several words" if re.search(r"\[(PROMPT|TEXT)\b", text) else hint

@@ -88,7 +88,7 @@ def _train(args: argparse.Namespace, options: TrainerOptions) -> None:
         (tokenizer, description), model = load_tokenizer(args.model), None
     print_stderr(description)
     more = {"model": model, "eval_corpus": args.eval_corpus, "force": args.force}
-    with exit_on_interrupt(args.out), work_folder(args.out) as folder:
+    with exit_on_interrupt(None if args.force else args.out), work_folder(args.out) as folder:
         trainer = Trainer(args.corpus, folder, tokenizer, options, **more)
         if options.warmup_steps >= options.max_steps:
             print_stderr("the warm-up takes all steps; give short runs fewer --warmup-steps")

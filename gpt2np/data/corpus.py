@@ -32,7 +32,7 @@ _READ_SIZE = 1 << 20  # bytes to read at once
 _N_SNIFFED_BYTES = 8000  # a zero byte among these marks a binary file, as in git
 
 _NO_TEXT = (".bin", ".json", ".ndjson", ".npy", ".npz", ".safetensors")
-_NO_TEXT_ADVICE = "is no text; use .txt, .jsonl (a JSON value per line), .csv, .tsv or .parquet"
+_NO_TEXT_ADVICE = "is not text; use .txt, .jsonl (a JSON value per line), .csv, .tsv or .parquet"
 
 # What is read from a folder; other files are read only if they are named.
 _TABLE_SUFFIXES = (".csv", ".tsv")
@@ -324,7 +324,7 @@ def _checked(number: int, text: str, place: str) -> Record:
 def opened(file: Path) -> Iterator[BinaryIO]:
     """Open a file; decompress .gz. Each error of reading it becomes an UnreadableFileError."""
     if kind_of(file).removesuffix(".gz") in _NO_TEXT:
-        raise UnreadableFileError(f"{file} {_NO_TEXT_ADVICE}")
+        raise UnreadableFileError(f"{file_name(file)} {_NO_TEXT_ADVICE}")
     try:
         with gzip.open(file) if kind_of(file).endswith(".gz") else file.open("rb") as stream:
             yield cast("BinaryIO", stream)

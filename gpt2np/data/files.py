@@ -55,8 +55,9 @@ def check_target(
             f"{path}: the suffix selects the format; use one of {', '.join(suffixes)}"
         )
     if not path.parent.is_dir():
-        problem = "is a file" if path.parent.exists() else "does not exist; create it first"
-        raise InvalidArgumentError(f"the folder {path.parent} {problem}")
+        if path.parent.exists():
+            raise InvalidArgumentError(f"{path.parent} is a file, not a folder")
+        raise InvalidArgumentError(f"the folder {path.parent} does not exist; create it first")
     if path.is_symlink() and not path.exists():
         raise InvalidArgumentError(f"{path} is a broken link; remove it or choose another name")
     if not path.exists():

@@ -232,7 +232,7 @@ def _lock(folder: Path) -> FileLock:
         except FileExistsError:
             with suppress(FileNotFoundError):  # one look: another job may remove and make it again
                 if not stat.S_ISDIR(folder.lstat().st_mode):
-                    raise GPT2NPError(f"{folder} is not a folder; remove it") from None
+                    raise GPT2NPError(f"{folder} is not a folder; rename it") from None
         lock = FileLock(folder / _LOCK)
         try:
             lock.acquire(blocking=False)

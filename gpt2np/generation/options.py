@@ -394,8 +394,6 @@ def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, st
     yield "num_return_sequences", "temperature", are_equal, equal
     are_swapped = o.min_new_tokens > o.max_new_tokens
     yield "min_new_tokens", "max_new_tokens", are_swapped, "the minimum is above the maximum"
-    words = {*map(str.strip, o.choices)} & {*map(str.strip, o.bad_words)}
-    yield "choices", "bad_words", words, "a choice is a bad word"
     for first, second in combinations(("token_healing", *TEXT_CONSTRAINTS), 2):
         yield first, second, getattr(o, first) and getattr(o, second), "give one"
 

@@ -111,6 +111,7 @@ def read_reference(path: str | Path) -> Reference:
                 arrays[prompt][point] = file.get_tensor(name)
         return Reference(content["model"], content["ids"], arrays)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        cause = "" if isinstance(error, KeyError) else f" ({error})"
         raise CheckpointError(
-            f"{path} has no reference arrays; write them with gpt2np parity record"
+            f"{path} has no reference arrays{cause}; write them with gpt2np parity record"
         ) from error

@@ -29,15 +29,15 @@ def read_tested(path: str | Path) -> dict[str, Array]:
 
     Raises:
         CheckpointError: the file is missing or damaged, or an array is not of numbers.
-        InvalidArgumentError: the file has another suffix.
+        InvalidArgumentError: the suffix is neither .npz nor .safetensors.
     """
     path = Path(path)
-    if path.suffix not in (".npz", ".safetensors"):
+    if path.suffix.lower() not in (".npz", ".safetensors"):
         kinds = "arrays must be in a .npz or .safetensors file, and token ids in a .json file"
         raise InvalidArgumentError(f"{path}: {kinds}")
     try:
         with reading(path, CheckpointError):
-            if path.suffix != ".npz":
+            if path.suffix.lower() != ".npz":
                 tensors = read_header(path)
                 for name, tensor in tensors.items():
                     if tensor.dtype not in NUMPY_DTYPES:

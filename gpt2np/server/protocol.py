@@ -359,7 +359,7 @@ class ChatCompletionRequest(GenerationRequest):
     def arguments(self) -> GenerateArguments:
         """Return the keyword arguments; by default, the answer may fill the context."""
         arguments = super().arguments()
-        arguments["allowed_special"] = "all"  # the template's; the messages have none
+        arguments["allowed_special"] = "all"  # of the template: `render` refuses others
         arguments["max_new_tokens"] = self.max_completion_tokens or self.max_tokens or 1 << 20
         if self.logprobs:
             arguments["logprobs"] = self.top_logprobs or 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
+import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -223,14 +225,14 @@ def new_weights(config: GPT2Config, seed: int) -> dict[str, Array]:
     Matrices are normal with standard deviation 0.02; those whose results are added to the residual
     stream, 0.02 / √(2·n_layer). Biases are 0, and the weights of layer norms 1.
 
-    Raises MemoryError if training the model takes more than this machine's memory.
+    Raises GPT2NPError if training the model takes more than this machine's memory.
     """
-    rng, shapes, weights = np.random.default_rng(seed), weight_shapes(config), {}
+    shapes = weight_shapes(config)
     n_bytes = 16 * sum(map(math.prod, shapes.values()))  # weights, gradients and two moments
-    if hasattr(os, "sysconf") and n_bytes > os.sysconf("SC_PHYS_PAGES") * os.sysconf(
-        "SC_PAGE_SIZE"
-    ):
-        raise MemoryError(f"training takes {n_bytes / 1e9:,.0f} GB")
+    if sys.platform == "linux" and n_bytes > os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE:
+        raise GPT2NPError(f"training this model takes {n_bytes / 1e9:,.0f} GB; make it smaller")
+    rng = np.random.default_rng(seed)
+    weights = {}
     for name, shape in shapes.items():
         if len(shape) == 2:
             depth = 2 * config.n_layer if name.endswith("c_proj.weight") else 1

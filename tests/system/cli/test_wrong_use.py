@@ -29,7 +29,6 @@ generate x --logit-bias 5 | 2 | --logit-bias is '5'; it must be ID=X, as in 5025
 generate x --logit-bias 9999=1 | 2 | --logit-bias: id 9999
 generate x --choice a --regex b | 2 | --choice and --regex contradict each other: give one
 generate x --num-beams 3 --temperature 0.5 | 2 | --num-beams 3 and --temperature 0.5 contradict
-generate x --bad-word the --choice ' the' | 2 | --choice and --bad-word contradict each other
 generate x --bad-word <|endoftext|> | 2 | give --ignore-eos, or -100 for its id in --logit-bias
 generate x --greedy --top-p 0.9 | 2 | --top-p is 0.9, which has no effect with --greedy
 generate x --length-penalty 2 | 2 | --length-penalty is 2.0, which has no effect without beam
@@ -58,10 +57,10 @@ batch p.txt --out folder.jsonl --force | 2 | folder.jsonl is not a file; choose 
 batch p.txt --out {N}.jsonl | 1 | : File name too long
 batch none.txt --out o.jsonl | 2 | cannot read none.txt: No such file
 batch p.csv --out o.jsonl | 2 | p.csv has no column 'prompt'; set --field to one of its columns
-batch no.json --out o.jsonl | 2 | no.json is no text; use .txt, .jsonl
+batch no.json --out o.jsonl | 2 | no.json is not text; use .txt, .jsonl
 batch p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
 tokenize x --ids --count | 2 | --count: not allowed with argument --ids
-decode 1,2,,3 | 2 | '' is not an id; ids are integers from 0
+decode --ids 5 | 2 | unrecognized option '--ids' (try
 tokenize x --model folder.jsonl | 1 | has no vocabulary
 tokenize x --model pickle/config.json | 1 | has no "model" with a vocabulary; name the folder
 tokenize x --model no.json | 1 | no.json
@@ -71,7 +70,7 @@ decode '' | 2 | there are no ids
 encode p.txt x.txt | 2 | x.txt: the suffix selects the format; use one of .npz, .npy, .bin
 encode p.txt p.txt --force o.bin | 2 | 'o.bin'; give all arguments before the options
 train-tokenizer p --vocab-sise 300 --out o | 2 | '--vocab-sise'; did you mean '--vocab-size'?
-encode p.txt p.txt/o.bin | 2 | the folder p.txt is a file
+encode p.txt p.txt/o.bin | 2 | p.txt is a file, not a folder
 info --model bundled | 2 | option '--model'; name the model without --model
 encode none.txt o.bin | 2 | none.txt does not exist; give files, folders or patterns
 encode *.doc o.bin | 2 | no file matches the pattern
@@ -118,7 +117,7 @@ explain x -o there.html | 2 | there.html exists already; give --force to overwri
 explain -o x.html < p65.txt | 2 | and a page holds at most 64
 parity record there.safetensors | 2 | there.safetensors exists already; give --force to overwrite it
 parity check none there.bin | 1 | cannot read none: No such file
-parity check there.safetensors no.json | 1 | has no reference arrays; write them
+parity check there.safetensors no.json | 1 | has no reference arrays (
 info none/at/all | 1 | none/at/all
 convert bundled a_model | 2 | already exists; name a new or an empty folder
 convert bundled openai-community/gpt2 | 2 | openai-community/gpt2 is the name of a model

@@ -42,7 +42,7 @@ def test_an_engine_that_makes_no_step_is_noticed(lm, monkeypatch):
 
 def test_an_inspection_that_waits_too_long_is_no_stuck_engine(lm):
     may_end = threading.Event()
-    waiting = engine.LONG_WORK.submit(may_end.wait)
+    waiting = engine.INSPECTION.submit(may_end.wait)
     inspection = ("POST", "/api/inspect", {"prompt": "a"})
     timed_out, health = answers(lm, inspection, HEALTH)
     may_end.set()

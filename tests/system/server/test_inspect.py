@@ -106,7 +106,7 @@ def test_saliency(client, lm):
 def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
     from starlette.exceptions import HTTPException
 
-    from gpt2np.server.engine import LONG_WORK, answer, run_on
+    from gpt2np.server.engine import INSPECTION, answer, run_on
 
     class Client:
         async def receive(self):
@@ -115,12 +115,12 @@ def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
     begun, may_end = [], threading.Event()
 
     async def inspect_twice():
-        first = asyncio.ensure_future(run_on(LONG_WORK, may_end.wait))
+        first = asyncio.ensure_future(run_on(INSPECTION, may_end.wait))
         with pytest.raises(HTTPException, match="disconnected"):
-            await answer(Client(), run_on(LONG_WORK, begun.append, "second"), 60)
+            await answer(Client(), run_on(INSPECTION, begun.append, "second"), 60)
         may_end.set()
         await first
-        await run_on(LONG_WORK, begun.append, "third")
+        await run_on(INSPECTION, begun.append, "third")
 
     asyncio.run(inspect_twice())
     assert begun == ["third"]
@@ -129,7 +129,7 @@ def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
 def test_passes_end_once_their_client_has_left(lm):
     from starlette.exceptions import HTTPException
 
-    from gpt2np.server.engine import LONG_WORK, Engine, Metrics, run_on
+    from gpt2np.server.engine import INSPECTION, Engine, Metrics, run_on
     from gpt2np.server.inspect import _run, _saliency
     from gpt2np.server.options import ServerOptions
     from gpt2np.server.protocol import SaliencyRequest
@@ -158,7 +158,7 @@ def test_passes_end_once_their_client_has_left(lm):
         with pytest.raises(HTTPException, match="disconnected"):
             await _run(Client(), engine, observed, body)
         has_left.set()
-        await run_on(LONG_WORK, lambda: None)
+        await run_on(INSPECTION, lambda: None)
 
     asyncio.run(leave())
     assert len(passes) == 2  # of 66

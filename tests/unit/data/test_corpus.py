@@ -84,7 +84,7 @@ class TestFindFiles:
     def test_files_that_are_no_text_are_refused(self, tmp_path, name):
         (tmp_path / name).write_text("text")
         for path in (name, "*"):
-            with pytest.raises(InvalidArgumentError, match="is no text; use "):
+            with pytest.raises(InvalidArgumentError, match="is not text; use "):
                 find_files([tmp_path / path])
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
