@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from io import UnsupportedOperation
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def prepare_streams() -> None:
-    """Set the streams to UTF-8, and outputs to line feeds, everywhere; replace closed streams.
+    """Set all streams to UTF-8, and outputs to line feeds; replace closed streams.
 
     A byte of a path that is not UTF-8 is printed as `\\udcff`: in JSON, an escape from which Python
     reads the same path. A closed stdin or stderr becomes the null device. A closed stdout becomes a
@@ -24,11 +25,11 @@ def prepare_streams() -> None:
             flags = os.O_WRONLY if name == "stderr" else os.O_RDONLY
             stream = open(os.open(os.devnull, flags), mode, encoding="utf-8")  # noqa: SIM115, PTH123
             setattr(sys, name, stream)
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
         elif hasattr(stream, "reconfigure"):
-            errors, newline = (
-                ("backslashreplace", "\n") if mode == "w" else ("surrogateescape", None)
-            )
-            stream.reconfigure(encoding="utf-8", errors=errors, newline=newline)
+            with contextlib.suppress(UnsupportedOperation):  # this program has read from it before
+                stream.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def discard_stdout() -> None:
