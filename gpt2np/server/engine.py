@@ -29,7 +29,6 @@ from gpt2np.server.options import ServerOptions
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Requests take turns on each thread.
 PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")  # short work, such as encoding a prompt
 LONG_WORK = ThreadPoolExecutor(1, "gpt2np-long-work")  # constraints, chats, /tokenize
 INSPECTION = ThreadPoolExecutor(1, "gpt2np-inspection")  # takes up to half a minute

@@ -99,7 +99,7 @@ train ids.bin o --from '' | 1 | the model's name is empty
 train ids.bin nothing/../a_model | 2 | already exists
 train ids.bin bundled | 2 | bundled is the name of a model
 train p.txt o | 2 | p.txt is not a corpus from gpt2np encode
-train empty.bin o | 2 | it has 0 bytes, but each id takes 2
+train empty.bin o | 2 | is not a corpus from gpt2np encode: cannot mmap an empty file
 train none.npy o | 2 | none.npy has 0 ids
 train foreign.npy o | 2 | ids from 5000 to 5000, but the vocabulary has 0 to 4095
 score p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force to overwrite it
