@@ -78,6 +78,7 @@ export function readPass(described) {
   const resid = (k, line) =>
     k ? row(arrays.resid, k - 1, line) : sum(row(arrays.wte, line), row(arrays.wpe, line));
   const attention = (layer, line) => row(arrays.attention, layer, line);
+  const seen = {};
   const limitOf = (data) => {
     const every = Math.ceil(data.length / 20_000);
     const sizes = Float32Array.from(
@@ -110,9 +111,9 @@ export function readPass(described) {
     middle: (layer, line) => sum(resid(layer, line), attention(layer, line)),
     mlp: (layer, line) => row(arrays.mlp, layer, line),
     weights: (layer, head, line) => row(arrays.pattern, layer, head, line),
-    /** What the heads of a block take from the tokens before a line, most first. */
+    /** What a block's heads take from tokens before a line, most first. */
     looks: (layer, line) =>
-      Array.from({ length: shape.n_head }, (_, head) =>
+      (seen[[layer, line]] ??= Array.from({ length: shape.n_head }, (_, head) =>
         [...row(arrays.pattern, layer, head, line).subarray(0, line)].map((weight, key) => ({
           key,
           weight,
@@ -120,7 +121,7 @@ export function readPass(described) {
         })),
       )
         .flat()
-        .sort((a, b) => b.weight - a.weight),
+        .sort((a, b) => b.weight - a.weight)),
     /** The lens of a line after `k` blocks; null if the description has only the last line's. */
     guess: (k, line) => {
       if (line === count - 1) return described.lens[k];
