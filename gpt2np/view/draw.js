@@ -19,8 +19,8 @@ function says(pass, { token, drawn, was, instead }, f) {
   if (token === null) return ["A random number picks one of these."];
   const own = pass.next.find(({ id }) => id === token);
   const chip = nextChipOf(pass, token);
-  if (own?.sampled === 1) return [chip, " has the whole ruler: nothing is left to chance."];
-  if (!part(f) && !was) return ["Each next token gets room on the ruler: the likely more."];
+  if (own?.sampled === 1) return [chip, " has the whole ruler: no chance is left."];
+  if (!part(f) && !was) return ["Each gets room on the ruler: the likely more."];
   if (drawn === null)
     return [chip, " came next", ...(own ? [": ", shareElement(own.sampled)] : []), "."];
   const number = dataElement(drawn, drawn.toFixed(3));

@@ -113,14 +113,14 @@ export function readPass(described) {
     weights: (layer, head, line) => row(arrays.pattern, layer, head, line),
     /** What a block's heads take from tokens before a line, most first. */
     looks: (layer, line) =>
-      (seen[[layer, line]] ??= Array.from({ length: shape.n_head }, (_, head) =>
-        [...row(arrays.pattern, layer, head, line).subarray(0, line)].map((weight, key) => ({
-          key,
-          weight,
-          part: `${layer},${head}`,
-        })),
-      )
-        .flat()
+      (seen[[layer, line]] ??= [...Array(shape.n_head).keys()]
+        .flatMap((head) =>
+          [...row(arrays.pattern, layer, head, line).subarray(0, line)].map((weight, key) => ({
+            key,
+            weight,
+            part: `${layer},${head}`,
+          })),
+        )
         .sort((a, b) => b.weight - a.weight)),
     /** The lens of a line after `k` blocks; null if the description has only the last line's. */
     guess: (k, line) => {

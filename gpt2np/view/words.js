@@ -9,7 +9,7 @@ export function sentence(pass, { kind, layer }, line) {
   const block = `Block ${layer}: `;
   if (kind === "attention") {
     const [look] = pass.looks(layer, line);
-    if (!look) return [chip, " has no token before it to look back at."];
+    if (!look) return [chip, " has no token before it."];
     const key = lineChipOf(pass, look.key);
     return [block, chip, " takes most from ", key, ": ", shareElement(look.weight), "."];
   }
@@ -18,5 +18,5 @@ export function sentence(pass, { kind, layer }, line) {
     return [layer || !line ? block : "Heads look back; ", does];
   }
   if (line < pass.count - 1) return ["Only the last row predicts. This is the row of ", chip, "."];
-  return ["The last row’s numbers give each possible next token a chance."];
+  return ["The last row gives each possible next token a chance."];
 }
