@@ -33,7 +33,7 @@ function says(pass, { token, drawn, was, instead }, f) {
     : [...now, chip, "."];
 }
 
-/** Point in the picture to what the sentence is about: the guesses, the row of the answer. */
+/** Point in the picture to what the sentence is about. */
 function point(context, pass, place, colors, moment) {
   const { left, stop, strip, pitch, width, height } = place;
   const end = 1 + 2 * pass.n_layer; // of the blocks

@@ -151,14 +151,17 @@ export function createGuide(host, onRun) {
     get result() {
       return result;
     },
-    /** The look back that turned the guess, in its block and with the result. */
+    /** The look back that is told. */
     look: ({ layer }) => (result ? result.look : turn?.layer === layer && turn?.look),
-    /** The result, or what the blocks after the first do, of which the row has passed some. */
+    /** The result, or what the later blocks do. */
     says({ layer }, passed) {
       const pass = host.pass();
       if (result) {
         const { id, look } = result;
-        const did = look ? [": it looked back at ", lineChipOf(pass, look.key)] : [];
+        const near = (by) => lineChipOf(pass, look.key + by);
+        const isAgain = look && pass.lineIds[look.key - 1] === pass.lineIds.at(-1);
+        const back = look ? [": it looked back at ", near(0)] : [];
+        const did = isAgain ? [": after ", near(-1), " came ", near(0), " before"] : back;
         return ["It will write ", nextChipOf(pass, id), ...did, ". How? Press Next."];
       }
       if (!stops || !layer) return null;

@@ -186,7 +186,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     return count < 1 ? null : count;
   };
 
-  /** The rows of the answer: `p` and, if it was another, `before`; null if they are not due yet. */
+  /** The rows of the answer: `p` and, if it was another, `before`; null if not due. */
   function answerRows(kind) {
     const isLast = chosen === pass.count - 1;
     const isDue = kind === "answer" || kind === "draw";

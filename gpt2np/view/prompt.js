@@ -22,8 +22,7 @@ export async function showPrompt() {
   try {
     const ids = await encode($("prompt").value);
     if (number !== typed || state.running || (state.tree && isTreeOfPrompt())) return;
-    if (!$("prompt").value)
-      setStatus("Nothing is typed. It starts from <|endoftext|>, the sign between texts.");
+    if (!$("prompt").value) setStatus("Nothing is typed: it starts from <|endoftext|>.");
     const says = ["What comes after ", chip(ids.at(-1)), "? Guess, then press Write."];
     await showPass(ids, null, { isOpen: true, says });
   } catch (error) {

@@ -16,7 +16,7 @@ function clear() {
   }
 }
 
-/** Light up the tokens that the token at `index` of the text came from; null puts the light out. */
+/** Light up the tokens that the token at `index` came from, or none (null). */
 export async function glow(index) {
   clear();
   const { signal } = asked;

@@ -492,7 +492,7 @@ export async function writeAgain() {
 
 async function retry() {
   if (!readSettings().temperature)
-    return setStatus("At temperature 0 another try gives the same text. Raise it under More.");
+    return setStatus("At temperature 0 another try gives the same text.");
   $("seed").value = String((readSettings().seed + 1) % 2 ** 32);
   const start = state.lastRun?.start ?? state.tree.root;
   state.intact = null;
