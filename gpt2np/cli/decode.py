@@ -33,12 +33,10 @@ def run(args: argparse.Namespace) -> int:
         with errors_at(f"line {number}: " if len(lines) > 1 else ""):
             sequences.append(_parse_line(line))
     tokenizer, description = load_tokenizer(args.model)
+    last = tokenizer.vocab_size - 1
     for token_id in chain.from_iterable(sequences):
-        if token_id >= tokenizer.vocab_size:
-            advice = (
-                f"the vocabulary has 0 to {tokenizer.vocab_size - 1}; choose the model of the ids"
-            )
-            raise InvalidArgumentError(f"no token has the id {token_id}; {advice}")
+        if token_id > last:
+            raise InvalidArgumentError(f"no token has the id {token_id}; the ids are 0 to {last}")
     print_stderr(description)
     for ids in sequences:
         print(tokenizer.decode(ids))

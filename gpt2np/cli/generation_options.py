@@ -18,10 +18,8 @@ def add_generation_arguments(parser: argparse.ArgumentParser, omit: Collection[s
     add_options(parser, GenerationOptions, _COMMON)
     either = parser.add_mutually_exclusive_group()
     add_option(either, GenerationOptions, "temperature")
-    greedy = "Always select the most likely token, as --temperature 0 does"
-    either.add_argument(
-        "--greedy", dest="temperature", action="store_const", const=0.0, help=greedy
-    )
+    text = "Always select the most likely token, as --temperature 0 does"
+    either.add_argument("--greedy", dest="temperature", action="store_const", const=0.0, help=text)
     parser.epilog = "The generation_config.json of a model can replace the defaults of generation."
     add_groups(parser, GenerationOptions, omit, ("temperature", *_COMMON, *_WITHOUT_FLAG))
 

@@ -29,8 +29,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.startswith("the following arguments"):  # one of them may be misspelled
             words = takewhile(lambda word: word != "--", self._words)
-            misspelled = (w for w in words if w.startswith("--") and not self._is_option(w))
-            message = next(map(self._unrecognized, misspelled), message)
+            known = {*_OPTION.findall(self.format_help())}
+            unknown = (w for w in words if w.startswith("--") and w.partition("=")[0] not in known)
+            message = next(map(self._unrecognized, unknown), message)
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -41,16 +42,11 @@ class Parser(argparse.ArgumentParser):
             self.error(self._unrecognized(unknown[0]))
         return namespace, []
 
-    def _is_option(self, word: str) -> bool:
-        return word.partition("=")[0] in _OPTION.findall(self.format_help())
-
     def _unrecognized(self, word: str) -> str:
         """Return an error message about an argument that the parser does not know, with advice."""
         text, name = self.format_help(), word.partition("=")[0]
         if word.startswith("-") and word != "-":
             hint = did_you_mean(name.replace("_", "-"), sorted({*_OPTION.findall(text)} - {name}))
-            names_model = name == "--model" and re.search(r"^  (MODEL|SRC)\b", text, re.MULTILINE)
-            hint = "; name the model without --model" if names_model else hint
             return f"unrecognized option {word!r}{hint}"
         hint = "give all arguments before the options, and no more than the usage shows"
         hint = hint if "\npositional" in text else f"to select a model, give --model {word}"

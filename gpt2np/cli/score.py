@@ -72,8 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         check_output(args.out, ROW_SUFFIXES, force=args.force)
     elif args.tokens or args.force or args.address is not None:
-        flag = "--tokens" if args.tokens else "--force" if args.force else "--ray"
-        raise InvalidArgumentError(f"{flag} needs --out")
+        raise InvalidArgumentError("--tokens, --force and --ray need --out")
     cluster, elsewhere = ray_cluster(args), dict[str, Any]()
     lm = load_model(args, may_fall_back=False)
     if cluster:

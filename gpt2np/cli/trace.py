@@ -34,11 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("Output").add_argument
     top = "Number of most likely next tokens to show (default: 10)"
     output("--top", type=int, default=10, metavar="N", help=top)
-    output(
-        "--json",
-        action="store_true",
-        help="Print the results and further details as one JSON object",
-    )
+    output("--json", action="store_true", help="Print results and details as one JSON object")
     add_model_arguments(parser, "dtype", "exact", "weights")
 
 

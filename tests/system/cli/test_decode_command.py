@@ -37,7 +37,7 @@ def test_each_line_of_stdin_is_a_text(ids):
 def test_an_id_beyond_the_vocabulary_is_an_error():
     result = run("decode", "5", "4096")
     assert result.returncode == 2 and not result.stdout
-    assert "no token has the id 4096; the vocabulary has 0 to 4095" in result.stderr
+    assert "no token has the id 4096; the ids are 0 to 4095" in result.stderr
 
 
 def test_special_tokens():

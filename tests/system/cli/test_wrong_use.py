@@ -71,7 +71,7 @@ encode p.txt x.txt | 2 | x.txt: the suffix selects the format; use one of .npz, 
 encode p.txt p.txt --force o.bin | 2 | 'o.bin'; give all arguments before the options
 train-tokenizer p --vocab-sise 300 --out o | 2 | '--vocab-sise'; did you mean '--vocab-size'?
 encode p.txt p.txt/o.bin | 2 | p.txt is a file, not a folder
-info --model bundled | 2 | option '--model'; name the model without --model
+info --model bundled | 2 | option '--model'
 encode none.txt o.bin | 2 | none.txt does not exist; give files, folders or patterns
 encode *.doc o.bin | 2 | no file matches the pattern
 encode nothing o.bin | 2 | nothing has no files
@@ -103,10 +103,10 @@ train empty.bin o | 2 | is not a corpus from gpt2np encode: cannot mmap an empty
 train none.npy o | 2 | none.npy has 0 ids
 train foreign.npy o | 2 | ids from 5000 to 5000, but the vocabulary has 0 to 4095
 score p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force to overwrite it
-score p.txt --force | 2 | --force needs --out
+score p.txt --force | 2 | --force and --ray need --out
 score p.txt --out {L} | 1 | x…x
 score p.txt --stride 0 | 2 | --stride is 0
-score p.txt --tokens | 2 | --tokens needs --out
+score p.txt --tokens | 2 | --tokens, --force and --ray need --out
 score p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
 score p.txt --out o.jsonl --ray --workers 0 | 2 | --workers is 0; it must be an integer, at least 1
 trace x --top 0 | 2 | --top is 0
