@@ -247,10 +247,8 @@ def continue_lines(
         if isinstance(result, list):
             yield line, _row(line, join_continuations(result), lm.tokenizer)
         else:
-            place = (
-                "" if f"{result}".startswith(f"{source}, ") else f"{source}, line {line.number}: "
-            )
-            problems = [f"{place}{result}"] if result else []
+            at = "" if f"{result}".startswith(f"{source}, ") else f"{source}, line {line.number}: "
+            problems = [f"{at}{result}"] if result else []
             yield line, Results((b"",), problems)
 
 

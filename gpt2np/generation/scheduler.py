@@ -20,7 +20,7 @@ from gpt2np.runtime.kv_cache import cache_nbytes
 
 _MIN_SHARED = 16  # tokens; copying fewer keys and values saves no time
 _SCORED_CHUNK = 64  # rows of logits of prompts in a pass; bounds their memory
-_SLOW_LIMIT = 0.1  # seconds of a step, for masks and interventions that take a tenth of it each
+_SLOW_LIMIT = 0.1  # seconds of a step for masks, and for interventions over a tenth of it each
 
 
 def drive(

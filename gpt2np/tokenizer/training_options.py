@@ -44,7 +44,7 @@ class TrainingOptions:
     max_token_length: int | None = option(
         None,
         "Exclude tokens of N or more bytes or characters (see `alphabet`), but none of length 2",
-        details="Length 2 is always allowed, as in Hugging Face's tokenizers.",
+        details="This is the rule of Hugging Face's tokenizers.",
         default_text="no limit",
         low=1,
     )
