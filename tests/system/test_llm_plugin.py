@@ -116,10 +116,10 @@ def test_a_base_model_continues_its_conversation(run_llm, lm):
 
 
 def test_log(run_llm):
-    run_llm("-m", "gpt2np/bundled", "The king", "-o", "max_new_tokens", "5")
+    run_llm("-m", "gpt2np/bundled", "The king", "-o", "max_new_tokens", "5", "-o", "seed", "1")
     [entry] = json.loads(run_llm("logs", "--json").stdout)
     assert entry["model"] == "gpt2np/bundled"
-    assert entry["options_json"] == {"max_new_tokens": 5}
+    assert entry["options_json"] == {"max_new_tokens": 5, "seed": 1}
     assert (entry["input_tokens"], entry["output_tokens"]) == (2, 5)
     assert entry["response_json"]["finish_reason"] == "length"
     seed = entry["response_json"]["seed"]

@@ -246,7 +246,7 @@ class TestQueueAndCancellation:
                 wait_until(lambda name=name: metric(client, name) == 0, seconds=3)
 
     def test_a_client_that_reads_nothing_is_disconnected(self, tmp_path):
-        arguments = ("--processes", "1", "--max-queued", "1", "--timeout", "2")
+        arguments = ("--processes", "1", "--max-queued", "1", "--timeout", "5")
         arguments += ("--model", "bundled")
         with server_and_client(tmp_path, *arguments) as (server, client):
             files = Path(f"/proc/{server.process.pid}/fd")
