@@ -16,8 +16,10 @@ export function setKey(value) {
   sessionStorage.setItem("gpt2np-key", value);
 }
 
-const connectionLost = () =>
-  new ConnectionLost("The connection to the server is lost. Try again when it is back.");
+const lost = (error) =>
+  error?.name === "AbortError"
+    ? error
+    : new ConnectionLost("The connection to the server is lost. Try again when it is back.");
 
 async function request(path, options = {}) {
   const headers = {
@@ -28,7 +30,7 @@ async function request(path, options = {}) {
   try {
     response = await fetch(path, { ...options, headers });
   } catch (error) {
-    throw error.name === "AbortError" ? error : connectionLost();
+    throw lost(error);
   }
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
@@ -45,7 +47,7 @@ export const post = (path, body, signal) =>
 async function jsonOf(asked) {
   const response = await asked;
   return response.json().catch((error) => {
-    throw error.name === "AbortError" ? error : connectionLost();
+    throw lost(error);
   });
 }
 
@@ -54,11 +56,10 @@ export const postJson = (path, body, signal) => jsonOf(post(path, body, signal))
 
 const kept = new Map(); // the latest answers (promises), by request
 export const forgetAnswers = () => kept.clear();
-const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
 
 /** Send a request (GET without a body), or return its cached answer. */
 export function once(path, body = null, signal) {
-  const request = keyOf(path, body);
+  const request = `${path} ${JSON.stringify(body)}`;
   if (!kept.has(request)) {
     if (kept.size > 60) kept.delete(kept.keys().next().value);
     kept.set(request, body ? postJson(path, body, signal) : getJson(path));
@@ -82,9 +83,9 @@ export async function* readEvents(asked) {
     try {
       part = await reader.read();
     } catch (error) {
-      throw error.name === "AbortError" ? error : connectionLost();
+      throw lost(error);
     }
-    if (part.done) throw connectionLost();
+    if (part.done) throw lost();
     buffer += part.value;
     const events = buffer.split("\n\n");
     buffer = events.pop();

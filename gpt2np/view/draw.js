@@ -20,7 +20,11 @@ function says(pass, { token, drawn, was, instead }, f) {
   const own = pass.next.find(({ id }) => id === token);
   const chip = nextChipOf(pass, token);
   if (own?.sampled === 1) return [chip, " has the whole ruler: no chance is left."];
-  if (!part(f) && !was) return ["Each gets room on the ruler: the likely more."];
+  if (!part(f) && !was) {
+    const [{ id, logprob, sampled }] = pass.next;
+    const does = sampled > Math.exp(logprob) + 0.005 ? "The settings favor the likely: " : "";
+    return [does, nextChipOf(pass, id), " gets ", shareElement(sampled), " of the ruler."];
+  }
   if (drawn === null)
     return [chip, " came next", ...(own ? [": ", shareElement(own.sampled)] : []), "."];
   const number = dataElement(drawn, drawn.toFixed(3));
@@ -43,14 +47,13 @@ function point(context, pass, place, colors, moment) {
   context.fillRect(left(pass.n_layer - 1), 0, width, place.y(pass.count - 1) - pitch / 2);
   context.globalAlpha = 1;
   const above = place.y(pass.count - 1) - Math.min(24, pitch / 2);
-  const passed = moment > 3 ? Math.min(pass.n_layer, Math.floor((moment - 1) / 2)) : -1;
-  const isWide = place.block > 90 && moment <= end;
+  const passed = moment < 3 || moment > end ? 0 : Math.floor((moment - 1) / 2);
   Object.assign(context, { font: colors.font, strokeStyle: colors.paper, lineJoin: "round" });
   Object.assign(context, { fillStyle: colors.chance, lineWidth: 6, textBaseline: "middle" });
-  for (let k = isWide ? 0 : Math.max(0, passed); k <= passed; k++) {
+  for (let k = place.block > 90 ? 1 : Math.max(1, passed); k <= passed; k++) {
     const { ids, probabilities } = pass.lens[k];
     const guess = withSpaces(pass.nextText(ids[0]));
-    const text = k ? `${guess} ${percent(probabilities[0])}` : "guess, how sure:";
+    const text = k < passed ? guess : `${guess} ${percent(probabilities[0])}`;
     const most = Math.max(86, place.block - 4);
     const right = width - Math.min(most, context.measureText(text).width);
     const at = /** @type {const} */ ([Math.min(stop(k) - strip / 2, right), above, most]);

@@ -1,6 +1,6 @@
 import { STRETCHED } from "./draw.js";
 import { lineChipOf, nextChipOf } from "./numbers.js";
-import { button, element, shareElement } from "./view.js";
+import { button, counted, element, shareElement } from "./view.js";
 
 /** Seconds of a phase; all blocks after the first take about seven. */
 const secondsOf = ({ kind, layer }, { n_layer }) =>
@@ -15,7 +15,15 @@ const secondsOf = ({ kind, layer }, { n_layer }) =>
 /** Where the guide waits: ends of phases, of blocks before and after the turn; in the draw. */
 function stopsOf({ length }, turn) {
   const turns = turn ? [1 + 2 * turn.layer, 3 + 2 * turn.layer] : [length - 2];
-  return [...new Set([1, 3, ...turns, length - 1 + STRETCHED, length])];
+  return [...new Set([1, 2, 3, ...turns, length - 1 + STRETCHED, length])];
+}
+
+/** The pieces of the word that begins at a line. */
+function wordAt(pass, line) {
+  const pieces = [lineChipOf(pass, line)];
+  while (++line < pass.count && /^\p{L}/u.test(pass.lineText(line)))
+    pieces.push(lineChipOf(pass, line));
+  return pieces;
 }
 
 /** Play the passes in the picture of `host`; `onRun()` takes the focus of a button that goes. */
@@ -23,7 +31,7 @@ export function createGuide(host, onRun) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let stops = null;
   let turn = null; // the block that turns the guess, and the look back that did it
-  let result = null; // shown first: the token, and the look back that did it
+  let isResult = false; // shown first: the likeliest token, and the look back that did it
   let isWriting = false; // a text, of which this is a pass
   let pace = 1;
   let playing = null; // { resolve, onEnd } of a pass that plays or waits
@@ -48,8 +56,9 @@ export function createGuide(host, onRun) {
     next.classList.toggle("primary", mode === "guide");
     if (hadFocus && mode === "writes") onRun();
     play.textContent = frame ? "Pause" : "Play";
+    next.textContent = stops?.[0] === 0 ? "Keep writing ▸" : "Next ▸";
     const of = [0, ...stopsOf(host.phases(), turn), Infinity];
-    const now = result ? 0 : stops?.[0] === 0 ? Infinity : host.moment;
+    const now = isResult ? 0 : stops?.[0] === 0 ? Infinity : host.moment;
     const passed = of.filter((stop) => now >= stop).length;
     dots.textContent = "●".repeat(passed) + "○".repeat(of.length - passed);
     host.refresh();
@@ -63,12 +72,12 @@ export function createGuide(host, onRun) {
 
   function go() {
     host.leave();
-    if (result && stops) host.moment = 0;
+    if (isResult && stops) host.moment = 0;
     run(stops?.find((stop) => stop > host.moment) ?? end());
   }
 
   function run(to) {
-    result = null;
+    isResult = false;
     cancelAnimationFrame(frame);
     let before = performance.now();
     const tick = (now) => {
@@ -99,7 +108,8 @@ export function createGuide(host, onRun) {
   function finish() {
     const { resolve } = playing ?? {};
     const wasGuided = Boolean(stops);
-    playing = stops = result = null;
+    playing = stops = null;
+    isResult = false;
     pace = 1;
     update();
     resolve?.(wasGuided);
@@ -148,47 +158,46 @@ export function createGuide(host, onRun) {
       isWriting = is;
       update();
     },
-    get result() {
-      return result;
+    get isResult() {
+      return isResult;
     },
     /** The look back that is told. */
-    look: ({ layer }) => (result ? result.look : turn?.layer === layer && turn?.look),
+    look: ({ layer }) => (isResult || turn?.layer === layer) && turn?.look,
     /** The result, or what the later blocks do. */
     says({ layer }, passed) {
       const pass = host.pass();
-      if (result) {
-        const { id, look } = result;
-        const near = (by) => lineChipOf(pass, look.key + by);
-        const isAgain = look && pass.lineIds[look.key - 1] === pass.lineIds.at(-1);
-        const back = look ? [": it looked back at ", near(0)] : [];
-        const did = isAgain ? [": after ", near(-1), " came ", near(0), " before"] : back;
-        return ["It will write ", nextChipOf(pass, id), ...did, ". How? Press Next."];
-      }
-      if (!stops || !layer) return null;
+      const near = (line) => lineChipOf(pass, line);
+      const { key, before } = turn?.look ?? { key: null, before: null };
       const guessAfter = (k) => nextChipOf(pass, pass.lens[k].ids[0]);
+      if (isResult) {
+        const back = key === null ? [] : [": a head looked back at ", near(key)];
+        const again = [": after ", near(before), " came ", ...wordAt(pass, key), " before"];
+        const why = before === null ? back : again;
+        return [guessAfter(pass.n_layer), " is likeliest", ...why, ". How? Press Next."];
+      }
+      if (!stops || !passed || layer === undefined) return null;
       const guess = guessAfter(passed);
       if (turn?.layer === passed - 1) {
-        const { look } = turn;
-        const did = look
-          ? ["It looked back at ", lineChipOf(pass, look.key), ": the"]
-          : ["Here the"];
-        return [...did, " guess turns from ", guessAfter(passed - 1), " to ", guess, "."];
+        const where = before === null ? [] : [" after the other ", near(before)];
+        const did = key === null ? ["In this block"] : ["A head looks at ", near(key), ...where];
+        return [...did, ": ", guessAfter(passed - 1), " becomes ", guess, "."];
       }
+      const neurons = `${pass.n_inner.toLocaleString("en")} neurons (small calculators) rework it.`;
+      const rounds = `After ${counted(passed - 1, "more round")} (blocks) it guesses `;
       const sure = shareElement(pass.lens[passed].probabilities[0]);
-      return ["So far it guesses ", guess, ", ", sure, " sure."];
+      return [passed > 1 ? rounds : `${neurons} First guess: `, guess, ", ", sure, " sure."];
     },
     /** Play the pass; the promise tells at its end whether nobody left the guide. */
-    play({ seconds, isGuided, waits, onEnd, turns = null, id }) {
-      if (!waits) turn = turns;
-      const isLikeliest = host.pass().lens.at(-1).ids[0] === id;
-      result = isGuided ? { id, look: isLikeliest && turn?.look } : null;
+    play({ seconds, isGuided, waits, onEnd, turn: found = null }) {
+      if (!waits) turn = found;
+      isResult = isGuided;
       stops = waits ? [0] : isGuided ? stopsOf(host.phases(), turn) : null;
       const whole = host.phases().reduce((sum, each) => sum + secondsOf(each, host.pass()), 0);
       pace = isGuided ? 1 : whole / seconds;
       return new Promise((resolve) => {
         playing = { resolve, onEnd };
-        if (result) host.moment = end() - 1;
-        if (result || waits) update();
+        if (isResult) host.moment = end() - 1;
+        if (isResult || waits) update();
         else go();
       });
     },

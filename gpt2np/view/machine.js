@@ -2,17 +2,26 @@ import { chipOf, lineChipOf, nextChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
 import { modelAt, setLetters } from "./scenes.js";
 import { drawStage, headColor, layOut, paintStrips, phasesOf } from "./stage.js";
-import { button, clamp, dataElement, element, percent, rovingFocus, withSpaces } from "./view.js";
+import {
+  button,
+  clamp,
+  dataElement,
+  element,
+  percent,
+  rovingFocus,
+  times,
+  withSpaces,
+} from "./view.js";
 import { sentence } from "./words.js";
 import { createZoom } from "./zoom.js";
 
 const MOST_BARS = 9;
 const KEY = [
-  ["␣", "", "a space"],
+  ["␣", "", "a space", -1],
   ["■", "blue", "a number above 0", 0],
   ["■", "orange", "a number below 0", 0],
   ["", "", "heads, a color each", 1],
-  ["●", "", "a neuron", 2],
+  ["●", "", "a strong neuron", 2],
 ]; // signs, and after which moment they are there
 
 /** Build the Machine in `root`; picture.js and embedded.js have its options. */
@@ -27,7 +36,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   let colors = null;
   let bottom = Infinity; // the line after the last one in sight
   let chosen = 0; // the line that was pressed; the pointer only looks at others
-  const view = { line: 0, named: null, pointed: null, off: new Set() };
+  const view = { line: 0, named: null, pointed: null, off: new Set(), isBare: false };
 
   const labels = element("div", {
     class: "machine-lines",
@@ -66,8 +75,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     model: {
       items: [],
       paint(context) {
-        const at = shown.isOpen ? phases.length : moment;
-        drawStage(context, pass, strips, place, colors, at, view);
+        drawStage(context, pass, strips, place, colors, moment, view);
         if (view.isGuided) draw.point(context, pass, place, colors, moment);
       },
       at(x, y) {
@@ -83,7 +91,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
           ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count }
           : { y: 0, h: place.height },
     }),
-    lookAt: (line) => findPart || hover(line), // what is drawn can be pressed
+    lookAt: findPart ? () => {} : hover, // what is drawn can be pressed
     pointAt(arc) {
       if (arc?.part === view.pointed?.part && arc?.key === view.pointed?.key) return;
       view.pointed = arc;
@@ -140,7 +148,9 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         ? guide.look(phase)
         : phase.kind === "attention" && !isAtEnd() && pass.looks(phase.layer, view.line)[0];
     view.named = view.pointed ?? (look || null);
-    view.isGuided = Boolean(guide?.stops) && !guide.result;
+    view.isGuided = Boolean(guide?.stops) && !guide.isResult;
+    // The guide shows nothing but the look back that explains the guess.
+    view.isBare = Boolean(guide?.isResult || (guide?.stops && view.named?.before !== undefined));
     if (!zoom.isInside) zoom.draw();
     range.value = String(moment);
     const f = clamp(moment - at);
@@ -149,13 +159,16 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       said = now;
       placeCaption(phase);
       if (!zoom.isInside) caption.replaceChildren(...words(phase));
-      KEY.forEach(([, , , from = -1], i) => (key.children[i].hidden = moment <= Number(from)));
+      KEY.forEach(([, , , from], i) => {
+        const age = (guide?.isResult ? 0 : moment) - Number(from);
+        key.children[i].hidden = age <= 0 || (guide?.stops && age > 2); // the guide has new ones
+      });
       renderAnswer(phase.kind);
       for (const each of blocks.children)
         each.classList.toggle("now", Number(each.dataset.layer) === phase.layer);
     }
     answer.style.setProperty("--grow", phase.kind === "answer" ? f.toFixed(3) : "1");
-    draw?.render(phase.kind === "draw" ? f : guide?.result ? 1 : null);
+    draw?.render(phase.kind === "draw" ? f : null);
     root.dataset.moment = moment.toFixed(3);
   }
 
@@ -187,43 +200,38 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   };
 
   /** The rows of the answer: `p` and, if it was another, `before`; null if not due. */
-  function answerRows(kind) {
-    const isLast = chosen === pass.count - 1;
-    const isDue = kind === "answer" || kind === "draw";
-    if (isDue && isLast) {
-      const shareOf = ({ logprob, sampled }) => (kind === "draw" ? sampled : Math.exp(logprob));
+  function answerRows(kind, isFinal) {
+    const shareOf = ({ logprob, sampled }) => (kind === "draw" ? sampled : Math.exp(logprob));
+    if (isFinal)
       return pass.next.map((row) => {
         const before = shown.was ? shareOf(shown.was.get(row.id) ?? row) : Math.exp(row.logprob);
         return { id: row.id, p: shareOf(row), before };
       });
-    }
-    if (shown.isOpen || checkpoint() === null) return null;
-    const guess = pass.guess(checkpoint(), chosen);
+    const guess = checkpoint() && pass.guess(checkpoint(), chosen);
     return guess && guess.ids.map((id, i) => ({ id, p: guess.probabilities[i], before: null }));
   }
 
-  function titleOf(kind) {
-    if (kind === "draw" && chosen === pass.count - 1) return [shown.title];
-    if (kind === "answer" && chosen === pass.count - 1) return ["What comes next, how likely?"];
-    return [`A guess after block ${checkpoint() - 1}: what follows `, lineChipOf(pass, chosen)];
+  function titleOf(kind, isFinal) {
+    if (!isFinal)
+      return [`A guess after block ${checkpoint() - 1}: what follows `, lineChipOf(pass, chosen)];
+    return [kind === "draw" ? shown.title : "What comes next, how likely?"];
   }
 
   function renderAnswer(kind) {
-    const rows = answerRows(kind);
+    const isNext = chosen === pass.count - 1;
+    const isFinal = isNext && (kind === "answer" || kind === "draw");
+    const rows = answerRows(kind, isFinal);
     answer.classList.toggle("due", Boolean(rows));
     answer.classList.toggle("drawn", kind === "draw" && rows !== null);
     draw?.show(pass, shown.token, shown.drawn);
-    const isNext = chosen === pass.count - 1;
-    answerTitle.replaceChildren(...(rows ? titleOf(kind) : (draw?.question ?? [])));
+    answerTitle.replaceChildren(...(rows ? titleOf(kind, isFinal) : (draw?.question ?? [])));
     const room = bars.clientHeight / parseFloat(getComputedStyle(bars).lineHeight);
-    const isFinal = Boolean(rows) && (kind === "draw" || kind === "answer") && isNext;
-    const [likeliest] = shown.was?.keys() ?? []; // before a change: it stays in sight
-    const before = isFinal ? rows.find(({ id }) => id === likeliest) : undefined;
-    const followed = isFinal && rows.find(({ id }) => id === shown.token);
-    const replaced = isFinal && rows.find(({ id }) => id === shown.instead);
-    const first = [followed, replaced, before].filter(Boolean);
-    const listed = [...new Set([...first, ...(rows ?? [])])]
-      .slice(0, Math.max(1, Math.min(MOST_BARS, Math.floor(room))))
+    const most = guide?.stops && kind !== "answer" ? 3 : MOST_BARS;
+    const [likeliest] = shown.was?.keys() ?? []; // before a change
+    const kept = isFinal ? [shown.token, shown.instead, likeliest] : []; // stay in sight
+    const listed = [...(rows ?? [])]
+      .sort((a, b) => Number(kept.includes(b.id)) - Number(kept.includes(a.id)))
+      .slice(0, Math.max(1, Math.min(most, Math.floor(room))))
       .sort((a, b) => b.p - a.p);
     const nameOf = (id) => {
       if (!isFinal) return isNext ? nextChipOf(pass, id) : chipOf(pass, id);
@@ -239,7 +247,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         const shareOf = (each) => (each ? percent(each) : "cut off");
         const old = isChanged ? [element("span", { class: "soft" }, `${shareOf(before)} → `)] : [];
         const share = element("span", {}, ...old, dataElement(p, shareOf(p)));
-        const more = { "data-id": id, class: row === followed && "own", p };
+        const more = { "data-id": id, class: isFinal && id === shown.token && "own", p };
         return element("li", more, nameOf(id), share);
       }),
     );
@@ -247,16 +255,15 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   }
 
   function build() {
-    const made = (layer) =>
-      button(
-        "",
-        (event) => {
+    blocks.replaceChildren(
+      ...times(pass.n_layer, (layer) => {
+        const open = (event) => {
           event.stopPropagation();
           zoom.open({ kind: "block", layer });
-        },
-        { "data-layer": layer, "aria-label": `Block ${layer}` },
-      );
-    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => made(layer)));
+        };
+        return button("", open, { "data-layer": layer, "aria-label": `Block ${layer}` });
+      }),
+    );
     canvas.setAttribute(
       "aria-label",
       `${pass.count} tokens as rows through ${pass.n_layer} blocks, which have tables inside`,
@@ -383,7 +390,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   function repaint() {
     if (!pass) return;
     colors = readColors();
-    const heads = Array.from({ length: Math.min(4, pass.n_head) }, (_, head) =>
+    const heads = times(Math.min(4, pass.n_head), (head) =>
       Object.assign(element("i", {}, "━"), { style: `color:${headColor(head, colors.isDark)}` }),
     );
     key.children[3].firstChild.replaceChildren(...heads);

@@ -3,7 +3,7 @@ import { machine } from "./picture.js";
 import { headColor } from "./stage.js";
 import { askNext, idsOf, partName, readSettings, state } from "./state.js";
 import { showError, writeAgain } from "./story.js";
-import { $, button, element, rovingFocus } from "./view.js";
+import { $, button, element, rovingFocus, times } from "./view.js";
 
 export async function toggle(key) {
   const off = new Set(state.off);
@@ -61,7 +61,7 @@ export function renderParts() {
 
 function build() {
   const { n_layer, n_head, id } = state.model;
-  const parts = [...Array.from({ length: n_head }, (_, head) => String(head)), "mlp"];
+  const parts = [...times(n_head, String), "mlp"];
   const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
   const colored = (made, i) => {
     if (i < n_head) made.style.setProperty("--head", headColor(i, isDark));
@@ -72,7 +72,7 @@ function build() {
       ...{ class: "cell", "data-part": `${layer},${part}`, tabindex: -1 },
       "aria-label": partName(`${layer},${part}`),
     });
-  const rows = Array.from({ length: n_layer }, (_, layer) =>
+  const rows = times(n_layer, (layer) =>
     element(
       "tr",
       {},

@@ -1,4 +1,4 @@
-import { decodeToken, decodeTokens, inText } from "./view.js";
+import { decodeToken, decodeTokens, inText, times } from "./view.js";
 
 let float16 = null; // the value of each pattern of bits
 
@@ -41,7 +41,7 @@ const sum = (a, b) => a.map((value, i) => value + b[i]);
 
 export function strongest(vector, count) {
   const n = Math.min(count, vector.length);
-  return Array.from({ length: n }, (_, cell) => {
+  return times(n, (cell) => {
     let best = 0;
     for (
       let i = Math.floor((cell * vector.length) / n);

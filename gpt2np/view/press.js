@@ -1,15 +1,14 @@
 import { chipText, numberElement } from "./scenes.js";
 import { arcsOf, between, neuronsOf } from "./stage.js";
-import { shareElement } from "./view.js";
-
-const STEPS = Array.from({ length: 97 }, (_, i) => i / 96);
+import { shareElement, times } from "./view.js";
 
 function distance(points, x, y) {
-  const at = (f) => {
+  const far = (f) => {
     const [a, b, c] = [0, 1, 2].map((i) => between(points[i], points[i + 1], f));
-    return between(between(a, b, f), between(b, c, f), f);
+    const [x1, y1] = between(between(a, b, f), between(b, c, f), f);
+    return Math.hypot(x1 - x, y1 - y);
   };
-  return Math.min(...STEPS.map((f) => Math.hypot(at(f)[0] - x, at(f)[1] - y)));
+  return Math.min(...times(97, (i) => far(i / 96)));
 }
 
 /** The arc or the neuron of the line that is looked at, at a point of the picture; or null. */
@@ -19,9 +18,7 @@ function partAt(pass, place, view, layer, x, y) {
     (each) => Math.hypot(each.x - x, each.y - y) < Math.max(6, each.radius + 2),
   );
   if (dot) return dot;
-  const arcs = Array.from({ length: pass.n_head }, (_, head) =>
-    arcsOf(pass, place, layer, head, line),
-  )
+  const arcs = times(pass.n_head, (head) => arcsOf(pass, place, layer, head, line))
     .flat()
     .map((arc) => ({ ...arc, far: distance(arc.points, x, y) - 4 * arc.weight })); // its edge
   const nearest = arcs.reduce((a, b) => (a && a.far <= b.far ? a : b), null);

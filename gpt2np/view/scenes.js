@@ -11,6 +11,7 @@ import {
   percent,
   shareElement,
   shownNumber,
+  times,
   withSpaces,
 } from "./view.js";
 
@@ -86,7 +87,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, off }
   const gap = 6;
   const top = LABEL + 5;
   const size = (width + gap) / heads - gap;
-  const boxes = Array.from({ length: heads }, (_, head) => ({
+  const boxes = times(heads, (head) => ({
     x: head * (size + gap),
     y: top,
     w: size,
@@ -151,7 +152,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, off }
 
 function paintPattern(context, pass, layer, head, box, colors, isOff, line) {
   const n = pass.count;
-  const values = Array.from({ length: n }, (_, row) =>
+  const values = times(n, (row) =>
     [...pass.weights(layer, head, row)].map((weight, key) => (key > row ? 0 : weight)),
   ).flat();
   paintCells(context, values, n, box, 1, isOff ? { ...colors, plus: [128, 128, 128] } : colors);
@@ -188,7 +189,7 @@ export function headScene(
     says: ["A cell: how much its row’s token takes from its column’s. Press one."],
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
-      ...Array.from({ length: line + 1 }, (_, key) => ({
+      ...times(line + 1, (key) => ({
         ...cell(line, key),
         to: { kind: "score", layer, head, key },
         name: "spot",
@@ -239,7 +240,7 @@ export function scoreScene(
   const key = Math.min(wanted, line);
   const q = row(data.q, head, line);
   const productsOf = (other) => row(data.k, head, other).map((value, i) => value * q[i]);
-  const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(productsOf(other)) * factor);
+  const scores = times(line + 1, (other) => sumOf(productsOf(other)) * factor);
   const weights = pass.weights(layer, head, line);
   const parts = [
     [`query of ${chipText(pass, line)}`, q],

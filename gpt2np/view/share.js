@@ -5,24 +5,9 @@ import { pin, renderStory, setBusy, setStatus, showError } from "./story.js";
 import { Tree, packPath, unpackPath } from "./tree.js";
 import { $ } from "./view.js";
 
-const encode = (value) => {
-  const bytes = new TextEncoder().encode(JSON.stringify(value));
-  return btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join(""))
-    .replace(/\+/g, "-")
-    .replace(/\//g, "_")
-    .replace(/=/g, "");
-};
-const decode = (text) =>
-  JSON.parse(
-    new TextDecoder().decode(
-      Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0)),
-    ),
-  );
-
 function readAddress() {
   try {
-    const found = /^#s=([\w-]+)$/.exec(location.hash);
-    return found ? decode(found[1]) : null;
+    return JSON.parse(decodeURIComponent(location.hash.slice("#s=".length)));
   } catch {
     return null;
   }
@@ -47,7 +32,7 @@ const snapshot = () => ({
 
 function saveNow() {
   clearTimeout(timer);
-  window.history.replaceState(null, "", `#s=${encode(snapshot())}`);
+  window.history.replaceState(null, "", `#s=${encodeURIComponent(JSON.stringify(snapshot()))}`);
 }
 
 /** Save the state soon; a text of many tokens is saved once. */

@@ -1,5 +1,5 @@
 import { strongest } from "./pass.js";
-import { clamp, ease } from "./view.js";
+import { clamp, ease, times } from "./view.js";
 
 const CELLS = 48; // of a strip
 // The hue, saturation and lightness of each head: no gray, which is for parts that are off, no
@@ -17,7 +17,7 @@ const LEAST = 0.03; // a smaller weight gets no arc
 /** The moments of a pass: the embedding, attention and MLP of each block, the answer, the draw. */
 export const phasesOf = ({ n_layer }, isDrawn) => [
   { kind: "embed" },
-  ...Array.from({ length: n_layer }, (_, layer) => [
+  ...times(n_layer, (layer) => [
     { kind: "attention", layer },
     { kind: "mlp", layer },
   ]).flat(),
@@ -164,7 +164,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   const layers = pass.n_layer;
   context.clearRect(0, 0, width, height);
   context.imageSmoothingEnabled = false;
-  const lines = Array.from({ length: place.rows }, (_, i) => i + place.hidden);
+  const lines = times(place.rows, (i) => i + place.hidden);
   const drawStrip = (line, name, layer, x, y, size = 1, opacity = 1) => {
     context.globalAlpha = opacity;
     const [w, h] = [strip * size, thickness * size];
@@ -180,7 +180,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   // The rows that the sentence is not about are pale.
   const pale = view.off.size ? 1 : clamp(moment - 1 - (view.isGuided ? 0 : 2 * layers));
   const opacityOf = (line, plain) =>
-    line === view.line || line === view.named?.key ? 1 : plain * (1 - 0.65 * pale);
+    [view.line, view.named?.key, view.named?.before].includes(line) ? 1 : plain * (1 - 0.65 * pale);
   // How far a vector has come: in block `layer`, 0 … 1 through attention and MLP.
   const through = clamp((moment - 1) / (2 * layers)) * layers;
   const layer = Math.min(layers - 1, Math.floor(through));
@@ -204,7 +204,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   for (let each = 0; each < layers; each++) {
     const f = moment - 1 - 2 * each;
     if (f > 0) drawAttention(each, clamp(f), f < 2);
-    if (f > 1) drawNeurons(each, clamp(f - 1), f < 2);
+    if (f > 1 && !view.isBare) drawNeurons(each, clamp(f - 1), f < 2);
   }
   for (const line of lines) drawVectors(line);
 
@@ -259,16 +259,18 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
 
     function named({ part, key }) {
       if (!view.named?.part.startsWith(`${each},`)) return null;
-      return view.named.part === part && view.named.key === key;
+      const to = view.named.key < place.hidden ? null : view.named.key;
+      return view.named.part === part && to === key;
     }
 
     function draw({ weight, points }, isLooked, isNamed, isOff) {
+      if (view.isBare && !isNamed) return;
       const pale = isNow && !view.isGuided ? 0.04 + 0.1 * weight : 0.02;
       const plain = (0.35 + 0.6 * weight) * (isNow ? 1 : view.isGuided ? 0.25 : 0.35);
       const own = isOff ? 0.9 : isNamed === null ? plain : isNamed ? 1 : 0.15 + 0.2 * weight;
       context.globalAlpha = Math.min(1, (isLooked ? own : pale) * (colors.isDark ? 1.4 : 1));
       const width = weight * Math.min(9, place.pitch * 0.34);
-      context.lineWidth = Math.max(isLooked && (isNamed || isOff) ? 3 : 0.5, width);
+      context.lineWidth = Math.max(isLooked && (isNamed || isOff) ? 5 : 0.5, width);
       const [x, y] = flow(context, points, isNow ? ease(f * 1.3) : 1);
       if (!isNow || !isLooked) return;
       context.globalAlpha = 0.9;

@@ -31,13 +31,13 @@ import {
   percent,
   rovingFocus,
   shareElement,
+  times,
   visible,
   withSpaces,
 } from "./view.js";
 
 const SECONDS = [5, 2, 1.2, 0.7, 0.4]; // of the pass of each of the first tokens
 const LEAST_SECONDS = 0.04; // of each later token, which the picture follows if it can
-let coming = "?"; // the next token
 let guides = true; // whether the next first token is shown with stops
 
 export function setStatus(text, isWrong = false) {
@@ -113,7 +113,7 @@ function wordsOf(ids) {
 function differences(...both) {
   const words = both.map(wordsOf);
   const [own, others] = words.map((each) => each.map(String));
-  const common = Array.from({ length: own.length + 1 }, () => new Uint16Array(others.length + 1));
+  const common = times(own.length + 1, () => new Uint16Array(others.length + 1));
   for (let i = own.length - 1; i >= 0; i--)
     for (let k = others.length - 1; k >= 0; k--)
       common[i][k] =
@@ -158,7 +158,7 @@ export function renderStory() {
   const isDone = state.intact && !state.running;
   const [own, lost] = isDone ? differences(ids, intact) : [];
   const isOpen = !state.running || state.pinned === null; // the next token is asked for
-  const nodes = [...nodesOf(state.current, own), ...(isOpen ? [{ id: null, text: coming }] : [])];
+  const nodes = [...nodesOf(state.current, own), ...(isOpen ? [{ id: null, text: "?" }] : [])];
   showPieces(nodes);
   if (state.intact) {
     const textOf = (node) =>
@@ -318,14 +318,17 @@ function writeToken(token, draw) {
 
 /** The block in which the guess becomes the last one, and the look without whose head it does not;
     or null. */
-async function findTurn(pass) {
+async function findTurn(pass, signal) {
   const last = pass.lens.at(-1).ids[0];
   const layer = pass.lens.findLastIndex(({ ids }) => ids[0] !== last);
   if (layer < 1) return null; // before the first block there is no guess
   for (const look of pass.looks(layer, pass.count - 1)) {
     if (look.weight < 0.5) break;
-    const { next } = await askNext(pass.ids, null, { off: new Set([...state.off, look.part]) });
-    if (next[0].id !== last) return { layer, look };
+    const off = new Set([...state.off, look.part]);
+    const { next } = await askNext(pass.ids, null, { off, signal });
+    if (next[0].id === last) continue;
+    const isAgain = pass.lineIds[look.key - 1] === pass.lineIds.at(-1);
+    return { layer, look: { ...look, before: isAgain ? look.key - 1 : null } };
   }
   return { layer };
 }
@@ -343,26 +346,24 @@ async function playTokens(ahead, seed, signal, isQuick) {
     if (seconds) {
       const waits = isGuided && i === 1;
       const joined = waits && chip(state.current.id, context.slice(0, -1));
-      const says = waits && [joined, " joins the rows. Now all starts again. Press Next."];
+      const says = waits && [joined, " joins the rows. For the next piece, all starts again."];
       const isFirst = guides && i === 0;
-      coming = isFirst ? chip(token.id, context).textContent : "?";
       state.pinned = null;
       renderStory();
-      const asked = isFirst && (await askNext(context, token.id, { draw }));
-      const turns = asked && (await findTurn(readPass(asked)));
-      await showPass(context, token.id, { draw, plays: true, says });
+      const first = isFirst && (await askNext(context, token.id, { draw, signal }));
+      const turn = first && (await findTurn(readPass(first), signal));
+      await showPass(context, token.id, { draw, signal, plays: true, says });
       const onEnd = () => !signal.aborted && writeToken(token, draw);
       if (signal.aborted) return i;
-      const { id } = token;
-      const played = machine.guide.play({ seconds, onEnd, isGuided: isFirst, waits, turns, id });
+      const played = machine.guide.play({ seconds, onEnd, isGuided: isFirst, waits, turn });
       if (isFirst || waits) find(".forth").focus({ preventScroll: true });
       isGuided = await played;
       if (i === 0 && !signal.aborted) guides = false;
     } else {
       writeToken(token, draw);
       following ??= showPass(context, token.id, { draw }).finally(() => (following = null));
-      const seconds = Math.max(LEAST_SECONDS, 0.3 * 0.98 ** i); // can just be read
-      await Promise.all([wait(seconds), Promise.race([following, wait(3 * LEAST_SECONDS)])]);
+      const least = Math.max(LEAST_SECONDS, 0.3 * 0.98 ** i); // can just be read
+      await Promise.all([wait(least), Promise.race([following, wait(3 * LEAST_SECONDS)])]);
     }
   }
 }
@@ -413,7 +414,6 @@ async function writeText(start, count, seed, isQuick) {
   } catch (thrown) {
     error = thrown;
   }
-  coming = "?";
   const n = pathTo(state.current).length - depth;
   const kept = n ? `${counted(n, "token")} kept.` : "Nothing was written.";
   if (signal.aborted) setStatus(`Stopped. ${kept}`);

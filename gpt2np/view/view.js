@@ -22,6 +22,7 @@ export function element(name, attributes = {}, ...children) {
 export const button = (label, action, more = {}) =>
   element("button", { type: "button", onclick: action, ...more }, label);
 
+export const times = (n, make) => Array.from({ length: n }, (_, i) => make(i));
 export const clamp = (x) => Math.min(1, Math.max(0, x));
 export const ease = (x) => {
   const t = clamp(x);

@@ -5,18 +5,16 @@ export function sentence(pass, { kind, layer }, line) {
   const chip = lineChipOf(pass, line);
   const n = (count) => count.toLocaleString("en");
   if (kind === "embed")
-    return [`Each token becomes ${n(pass.n_embd)} numbers, so that the model can calculate.`];
-  const block = `Block ${layer}: `;
+    return [`From the start: each token becomes ${n(pass.n_embd)} numbers to calculate with.`];
   if (kind === "attention") {
     const [look] = pass.looks(layer, line);
     if (!look) return [chip, " has no token before it."];
     const key = lineChipOf(pass, look.key);
-    return [block, chip, " takes most from ", key, ": ", shareElement(look.weight), "."];
+    const share = shareElement(look.weight);
+    if (layer) return [`Block ${layer}: `, chip, " takes most from ", key, ", ", share, "."];
+    return ["One head (a part that looks back) takes ", share, " from ", key, "."];
   }
-  if (kind === "mlp") {
-    const does = `${n(pass.n_inner)} neurons rework the numbers towards the next word.`;
-    return [layer || !line ? block : "Heads look back; ", does];
-  }
+  if (kind === "mlp") return [`Block ${layer}: ${n(pass.n_inner)} neurons rework the numbers.`];
   if (line < pass.count - 1) return ["Only the last row predicts. This is the row of ", chip, "."];
   return ["The last row gives each possible next token a chance."];
 }

@@ -221,7 +221,7 @@ class TestSwitchedOff:
         tab.wait_for_timeout(300)
         assert tab.get_attribute("#machine", "data-mode") == "guide"
         tab.click(".forth")
-        tab.wait_for_selector("#machine[data-moment='11.000']")
+        tab.wait_for_selector("#machine[data-moment='3.000']")
         wait_for_end(tab)
         assert tab.is_hidden("#story-name")
 
