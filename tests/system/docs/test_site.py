@@ -87,7 +87,7 @@ def test_axe_finds_nothing_and_the_pages_fit_a_phone(browser):
     for name in ("index", "guide/models", "guide/inside", "guide/install",
                  "guide/constraints", "bridges/transformers",
                  "reference/hook_points", "reference/commands",
-                 "reference/api/interp", "tutorial/walkthrough/4_attention",
+                 "reference/api/generation", "tutorial/walkthrough/4_attention",
                  "internals/numbers"):  # fmt: skip
         page.goto((SITE / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
