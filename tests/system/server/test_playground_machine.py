@@ -168,7 +168,7 @@ class TestMachine:
         for _ in range(2):
             tab.keyboard.press("Enter")
         assert tab.get_attribute("#machine", "data-moment") == "1.000"
-        assert "Each token becomes" in tab.inner_text(".machine-caption")
+        assert "each token becomes" in tab.inner_text(".machine-caption")
         tab.focus('.machine-lines [tabindex="0"]')
         tab.keyboard.press("ArrowUp")
         assert tab.get_attribute('.machine-lines [data-line="12"]', "aria-selected") == "true"
