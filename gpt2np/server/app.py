@@ -30,8 +30,8 @@ from gpt2np.errors import (
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.runtime.arguments import check_ids
 from gpt2np.server.engine import (
-    LONG_WORK,
     PREPARATION,
+    TOKENIZATION,
     Engine,
     Metrics,
     RequestTimeoutError,
@@ -249,10 +249,9 @@ def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) 
 
 def _tokens(engine: Engine, body: TokenizeRequest) -> str:
     """Return the answer of /tokenize as JSON, whose encoder would hold the interpreter's lock."""
-    lm = engine.lm
     text = body.prompt or "" if body.messages is None else _chat_prompt(engine, body)
-    ids = lm.tokenizer.encode(text, allowed_special="all")
-    head = {"count": len(ids), "max_model_len": lm.model.config.n_positions}
+    ids = engine.lm.tokenizer.encode(text, allowed_special="all")
+    head = {"count": len(ids), "max_model_len": engine.lm.model.config.n_positions}
     return f'{json.dumps(head)[:-1]}, "tokens": [{", ".join([str(i) for i in ids])}]}}'
 
 
@@ -260,7 +259,7 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
         """Encode a text; special tokens such as <|endoftext|> become their ids."""
-        answer = await run_on(LONG_WORK, _tokens, server.engine(body.model), body)
+        answer = await run_on(TOKENIZATION, _tokens, server.engine(body.model), body)
         return _naming_ignored(body, Response(answer, media_type="application/json"))
 
     @app.post("/detokenize")
