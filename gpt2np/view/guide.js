@@ -182,7 +182,7 @@ export function createGuide(host, onRun) {
         const did = key === null ? ["In this block"] : ["A head looks at ", near(key), ...where];
         return [...did, ": ", guessAfter(passed - 1), " becomes ", guess, "."];
       }
-      const neurons = `${pass.n_inner.toLocaleString("en")} neurons (small calculators) rework it.`;
+      const neurons = `${pass.n_inner.toLocaleString("en")} neurons (small calculators) work on.`;
       const rounds = `After ${counted(passed - 1, "more round")} (blocks) it guesses `;
       const sure = shareElement(pass.lens[passed].probabilities[0]);
       return [passed > 1 ? rounds : `${neurons} First guess: `, guess, ", ", sure, " sure."];

@@ -12,7 +12,7 @@ export function sentence(pass, { kind, layer }, line) {
     const key = lineChipOf(pass, look.key);
     const share = shareElement(look.weight);
     if (layer) return [`Block ${layer}: `, chip, " takes most from ", key, ", ", share, "."];
-    return ["One head (a part that looks back) takes ", share, " from ", key, "."];
+    return ["One head, which looks back, gives ", key, " ", share, " of its attention."];
   }
   if (kind === "mlp") return [`Block ${layer}: ${n(pass.n_inner)} neurons rework the numbers.`];
   if (line < pass.count - 1) return ["Only the last row predicts. This is the row of ", chip, "."];
