@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")  # short work, such as encoding a prompt
 LONG_WORK = ThreadPoolExecutor(1, "gpt2np-long-work")  # constraints, chats, teaching
-TOKENIZATION = ThreadPoolExecutor(1, "gpt2np-tokenization")  # of whole bodies, takes seconds
+TOKENIZATION = ThreadPoolExecutor(1, "gpt2np-tokenization")  # may take seconds
 INSPECTION = ThreadPoolExecutor(1, "gpt2np-inspection")  # takes up to half a minute
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

@@ -21,7 +21,7 @@ function stopsOf({ length }, turn) {
 /** The pieces of the word that begins at a line. */
 function wordAt(pass, line) {
   const pieces = [lineChipOf(pass, line)];
-  while (++line < pass.count && /^\p{L}/u.test(pass.lineText(line)))
+  while (++line < pass.count - 1 && /^\p{L}/u.test(pass.lineText(line)))
     pieces.push(lineChipOf(pass, line));
   return pieces;
 }
@@ -171,19 +171,19 @@ export function createGuide(host, onRun) {
       const guessAfter = (k) => nextChipOf(pass, pass.lens[k].ids[0]);
       if (isResult) {
         const back = key === null ? [] : [": a head looked back at ", near(key)];
-        const again = [": after ", near(before), " came ", ...wordAt(pass, key), " before"];
+        const again = [": earlier, ", ...wordAt(pass, key), " followed ", near(before)];
         const why = before === null ? back : again;
         return [guessAfter(pass.n_layer), " is likeliest", ...why, ". How? Press Next."];
       }
       if (!stops || !passed || layer === undefined) return null;
       const guess = guessAfter(passed);
       if (turn?.layer === passed - 1) {
-        const where = before === null ? [] : [" after the other ", near(before)];
+        const where = before === null ? [] : [", which followed ", near(before)];
         const did = key === null ? ["In this block"] : ["A head looks at ", near(key), ...where];
         return [...did, ": ", guessAfter(passed - 1), " becomes ", guess, "."];
       }
-      const neurons = `${pass.n_inner.toLocaleString("en")} neurons (small calculators) work on.`;
-      const rounds = `After ${counted(passed - 1, "more round")} (blocks) it guesses `;
+      const neurons = `${pass.n_inner.toLocaleString("en")} neurons (small calculators) follow.`;
+      const rounds = `${counted(passed - 1, "more block")} did the same: it guesses `;
       const sure = shareElement(pass.lens[passed].probabilities[0]);
       return [passed > 1 ? rounds : `${neurons} First guess: `, guess, ", ", sure, " sure."];
     },

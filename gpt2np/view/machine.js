@@ -36,7 +36,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   let colors = null;
   let bottom = Infinity; // the line after the last one in sight
   let chosen = 0; // the line that was pressed; the pointer only looks at others
-  const view = { line: 0, named: null, pointed: null, off: new Set(), isBare: false };
+  const view = { line: 0, named: null, pointed: null, off: new Set() };
 
   const labels = element("div", {
     class: "machine-lines",
@@ -80,7 +80,9 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       },
       at(x, y) {
         const partIn = (layer) =>
-          moment > 1 + 2 * layer && findPart?.(pass, place, view, layer, x, y, canSwitch());
+          moment > 1 + 2 * layer &&
+          !view.isBare &&
+          findPart?.(pass, place, view, layer, x, y, canSwitch());
         return place && modelAt(pass, place, x, y, partIn);
       },
     },
@@ -91,7 +93,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
           ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count }
           : { y: 0, h: place.height },
     }),
-    lookAt: findPart ? () => {} : hover, // what is drawn can be pressed
+    lookAt: findPart ? () => {} : hover, // else parts are pressed
     pointAt(arc) {
       if (arc?.part === view.pointed?.part && arc?.key === view.pointed?.key) return;
       view.pointed = arc;
@@ -147,10 +149,10 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       guide?.stops && phase.layer !== 0
         ? guide.look(phase)
         : phase.kind === "attention" && !isAtEnd() && pass.looks(phase.layer, view.line)[0];
-    view.named = view.pointed ?? (look || null);
+    const isTold = guide?.stops && look?.before !== undefined;
+    view.named = (isTold && look) || view.pointed || look || null;
     view.isGuided = Boolean(guide?.stops) && !guide.isResult;
-    // The guide shows nothing but the look back that explains the guess.
-    view.isBare = Boolean(guide?.isResult || (guide?.stops && view.named?.before !== undefined));
+    view.isBare = Boolean(isTold || guide?.isResult); // has one arc
     if (!zoom.isInside) zoom.draw();
     range.value = String(moment);
     const f = clamp(moment - at);
@@ -161,7 +163,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       if (!zoom.isInside) caption.replaceChildren(...words(phase));
       KEY.forEach(([, , , from], i) => {
         const age = (guide?.isResult ? 0 : moment) - Number(from);
-        key.children[i].hidden = age <= 0 || (guide?.stops && age > 2); // the guide has new ones
+        key.children[i].hidden = age <= 0 || (guide?.stops && age > 2); // only new ones
       });
       renderAnswer(phase.kind);
       for (const each of blocks.children)
@@ -177,7 +179,8 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const at = parseInt(view.named?.part ?? layer, 10);
     const isLate = 2 * at >= pass.n_layer;
     const last = place.y(pass.count - 1);
-    const top = Math.min(last - 40, (last + place.y(view.named?.key ?? chosen)) / 2 + 36);
+    const from = Math.max(view.named?.key ?? chosen, place.hidden - 1);
+    const top = Math.min(last - 40, (last + place.y(from)) / 2 + 36);
     const left = place.left(at + Number(!isLate));
     caption.style.cssText = `--x: ${place.x0 + left}px; --y: ${place.y0 + top}px`;
     caption.classList.toggle("late", isLate);
@@ -228,9 +231,9 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const room = bars.clientHeight / parseFloat(getComputedStyle(bars).lineHeight);
     const most = guide?.stops && kind !== "answer" ? 3 : MOST_BARS;
     const [likeliest] = shown.was?.keys() ?? []; // before a change
-    const kept = isFinal ? [shown.token, shown.instead, likeliest] : []; // stay in sight
+    const kept = isFinal ? [likeliest, shown.instead, shown.token] : []; // stay in sight
     const listed = [...(rows ?? [])]
-      .sort((a, b) => Number(kept.includes(b.id)) - Number(kept.includes(a.id)))
+      .sort((a, b) => kept.lastIndexOf(b.id) - kept.lastIndexOf(a.id))
       .slice(0, Math.max(1, Math.min(most, Math.floor(room))))
       .sort((a, b) => b.p - a.p);
     const nameOf = (id) => {
