@@ -183,7 +183,7 @@ export function createGuide(host, onRun) {
         return [...did, ": ", guessAfter(passed - 1), " becomes ", guess, "."];
       }
       const neurons = `${pass.n_inner.toLocaleString("en")} neurons (small calculators) follow.`;
-      const rounds = `${counted(passed - 1, "more block")} did the same: it guesses `;
+      const rounds = `${counted(passed - 1, "more block")} did the same. Guess: `;
       const sure = shareElement(pass.lens[passed].probabilities[0]);
       return [passed > 1 ? rounds : `${neurons} First guess: `, guess, ", ", sure, " sure."];
     },
