@@ -180,7 +180,7 @@ class TestMachine:
         for name in ("vocab.json", "merges.txt"):
             shutil.copy(gpt2_vocabulary / name, folder / name)
         with running_server(tmp_path, "--model", str(folder)) as server:
-            tab = open_tab(url=server.url, width=320, reduced_motion="reduce")
+            tab = open_tab(url=server.url, width=320, reduced_motion="reduce", speed=1)
             write(tab, f"{PROMPT}, and the fox said to the king: 🦊 كان", max_tokens=1)
             tab.wait_for_selector("#machine .machine-lines .earlier")
             tab.click("#off-button")
