@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 # Let idle threads sleep: by default, those of OpenBLAS and torch spin and slow each other down.
@@ -75,6 +76,7 @@ def pytest_ignore_collect(collection_path, config):
     return not any(is_inside(collection_path, name) for name in names) or None if names else None
 
 
+@cache
 def is_inside(path, name) -> bool:
     """Tell whether a path is in tests/`name`, or is one of its parents."""
     wanted = CHECKOUT / "tests" / name
