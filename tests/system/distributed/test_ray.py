@@ -7,6 +7,7 @@ import signal
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 from helpers.command_line import run_here
 from helpers.equal_results import assert_equal_results
@@ -26,17 +27,20 @@ from gpt2np.prompts import continue_file
 from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer.dataset import encode_dataset
 
-ray = pytest.importorskip("ray", reason="needs Ray: pip install gpt2np[ray]")
-pytest.importorskip("ray.data")
-
 SOURCE = ModelArguments(ModelOptions("bundled"))
 QUANTIZED = ModelArguments(ModelOptions("bundled", weights="int8"))
 
 
 @pytest.fixture(scope="module")
-def local_cluster():
-    """Ray on this machine, with two CPUs whatever the machine has."""
-    ray.init("local", num_cpus=2, log_to_driver=False, include_dashboard=False)
+def ray():
+    return pytest.importorskip("ray", reason="needs Ray: pip install gpt2np[ray]")
+
+
+@pytest.fixture(scope="module")
+def local_cluster(ray, request):
+    """Ray on this machine, with one CPU or `param` CPUs whatever the machine has."""
+    options = {"log_to_driver": False, "include_dashboard": False}
+    ray.init("local", num_cpus=getattr(request, "param", 1), **options)
     yield
     ray.shutdown()
 
@@ -67,7 +71,7 @@ def test_a_command(local_cluster, tmp_path):
     assert_equal_results(on_ray, plain)
 
 
-def test_a_missing_token(monkeypatch):
+def test_a_missing_token(ray, monkeypatch):
     """Ray itself raises an AuthenticationError here, or tries for 20 s and does not say why."""
 
     def fail(*arguments, **options):
@@ -81,6 +85,7 @@ def test_a_missing_token(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("local_cluster", [2], indirect=True)
 def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
     """The same bytes on one worker and on two, and, with small-matrix kernels, without Ray.
 
@@ -137,21 +142,24 @@ def test_an_error_of_a_worker_is_one_line(local_cluster):
         list(map_on_cluster(make, [1, 0], Cluster(workers=1)))
 
 
-def test_the_class_of_the_guide_adds_a_column(local_cluster, lm):
-    """docs/guide/corpora.md, with a dataset of two rows instead of files in object storage."""
+def test_the_class_of_the_guide_adds_a_column(ray, lm):
+    """docs/guide/corpora.md, with a block of two rows, passed on as by Ray's `map_batches`."""
+    from ray.data.block import BlockAccessor
+
     guide = (CHECKOUT / "docs/guide/corpora.md").read_text(encoding="utf-8")
     code = guide.partition("**Object storage.**")[2].partition("```python\n")[2].partition("```")[0]
     names: dict = {}
     exec(code.partition("ds = ")[0], names)
     texts = ["The king was old.", "A fox ran."]
-    ds = ray.data.from_items([{"text": text} for text in texts])
-    scorer = ds.map_batches(names["Scorer"], fn_constructor_args=["bundled"], concurrency=1)
-    found = {row["text"]: row["log_probability"] for row in scorer.take_all()}
+    batch = BlockAccessor.for_block(BlockAccessor.batch_to_block({"text": np.array(texts)}))
+    block = BlockAccessor.batch_to_block(names["Scorer"]("bundled")(batch.to_batch_format("numpy")))
+    rows = BlockAccessor.for_block(block).iter_rows(public_row_format=True)
+    found = {row["text"]: row["log_probability"] for row in rows}
     assert found == {text: pytest.approx(lm.score(text).total, rel=1e-6) for text in texts}
 
 
 @pytest.mark.slow
-def test_two_nodes_and_a_killed_worker(lm, tmp_path, monkeypatch):
+def test_two_nodes_and_a_killed_worker(ray, lm, tmp_path, monkeypatch):
     """Each item that names a new marker file kills its worker once; Ray repeats only this item."""
     from ray.cluster_utils import Cluster as LocalNodes
 
