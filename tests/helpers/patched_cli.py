@@ -34,7 +34,7 @@ resumable._Saved.save = slow
 _SMALL_BATCHES = """
 from gpt2np.evaluation import corpus
 from gpt2np.tokenizer import dataset
-corpus.BATCH_SIZE, dataset.BATCH_SIZE = 3000, 60_000
+corpus.BATCH_SIZE, dataset.BATCH_SIZE = 500, 60_000
 """
 
 

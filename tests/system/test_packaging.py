@@ -116,9 +116,9 @@ def test_the_main_job_offline(installed, tmp_path):
     assert result.returncode == 0
     assert result.stdout.startswith("Once upon a time") and len(result.stdout) > 300
     assert result.stderr.startswith("warning: the model is bundled: openai-community/gpt2 is ")
-    options = ("-", "--seed", "1", "--model", "bundled")
+    options = ("-", "--seed", "1", "--model", "bundled", "-n", "20")
     piped = offline(installed, "generate", *options, stdin="Once upon a time\n", folder=tmp_path)
-    assert piped.stdout == result.stdout
+    assert len(piped.stdout) > 30 and result.stdout.startswith(piped.stdout.rstrip("\n"))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")

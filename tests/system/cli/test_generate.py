@@ -25,21 +25,6 @@ from gpt2np.runtime.ranks import max_processes
 COMMAND = [sys.executable, "-m", "gpt2np"]
 
 
-def run(*arguments, stdin=b"", env=None, **options):
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        input=stdin,
-        capture_output=True,
-        timeout=120,
-        env=os.environ | {"GPT2NP_MODEL": "bundled"} | (env or {}),
-        **options,
-    )
-
-
-def generate(*arguments, **options):
-    return run("generate", *arguments, **options)
-
-
 def here(*arguments, stdin=b""):
     """Run `gpt2np generate` in this process, where the test is not about the process."""
     options = {"stdin": stdin, "encoding": None, "GPT2NP_MODEL": "bundled"}
@@ -57,7 +42,7 @@ ONCE = ["Once upon a time", "--seed", "1", "-n", "30"]
 
 class TestOutput:
     def test_prompt_and_continuation_on_stdout_the_rest_on_stderr(self, expected):
-        result = generate(*ONCE)
+        result = here(*ONCE)
         assert result.returncode == 0
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
         lines = result.stderr.decode().splitlines()
@@ -100,8 +85,9 @@ class TestOutput:
         assert process.communicate(b"x", timeout=60)[0] == rest + b"\n"
 
     def test_unicode(self):
-        env = {"LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}
-        result = generate("中 \N{GRINNING FACE}", "-n", "3", "--seed", "1", env=env)
+        env = os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "latin-1", "GPT2NP_MODEL": "bundled"}
+        command = [*COMMAND, "generate", "中 \N{GRINNING FACE}", "-n", "3", "--seed", "1"]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=env)
         assert result.stdout.decode("utf-8").startswith("中 \N{GRINNING FACE}")
 
     def test_a_seed_is_chosen_and_told(self):
@@ -288,10 +274,10 @@ class TestInterruption:
     @pytest.mark.skipif(max_processes() == 1, reason="one process computes here")
     def test_a_process_of_the_model_is_killed(self):
         """The text goes on; one line tells of it."""
-        arguments = "generate", "The", "-n", "60", "--ignore-eos", "--seed", "1", "--processes", "2"
-        whole = run(*arguments).stdout
+        arguments = "The", "-n", "30", "--ignore-eos", "--seed", "1", "--processes"
+        whole = here(*arguments, "1").stdout
         done = subprocess.run(
-            [*KILL_RANKS, *arguments],
+            [*KILL_RANKS, "generate", *arguments, "2"],
             capture_output=True,
             timeout=60,
             env=os.environ | {"GPT2NP_MODEL": "bundled"},
@@ -322,13 +308,14 @@ class TestInterruption:
         assert b"model:" not in result.stdout and result.stdout
 
     @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
-    @pytest.mark.parametrize("command", [GENERATE, "info bundled"])
     @pytest.mark.parametrize(
-        ("redirection", "reason"),
+        ("command", "redirection", "reason"),
         [
-            (">/dev/full", "No space left on device"),
-            (">&-", "Bad file descriptor"),
-            ("| true", None),  # the reader has gone, which is no error
+            (GENERATE, ">/dev/full", "No space left on device"),
+            (GENERATE, ">&-", "Bad file descriptor"),
+            (GENERATE, "| true", None),  # the reader has gone, which is no error
+            ("info bundled", ">/dev/full", "No space left on device"),
+            ("info bundled", "| true", None),
         ],
     )
     def test_a_result_that_can_not_be_written(self, command, redirection, reason):

@@ -112,12 +112,12 @@ raise SystemExit(main())
     ],
 )
 def test_a_full_disk_leaves_nothing_new(tmp_path, command):
-    """The limit on a file's size, 3 KiB, stands for a full disk."""
-    lines = (json.dumps({"text": f"the fox and number {n} {n**3}"}) for n in range(200))
+    """The limit on a file's size, 1 KiB, stands for a full disk."""
+    lines = (json.dumps({"text": f"the fox and number {n} {n**3}"}) for n in range(60))
     (tmp_path / "long.jsonl").write_text("\n".join(lines))
     command = command.replace("old", "old.html")
     (tmp_path / "old.html").write_text("kept")
-    result = shell(f'trap "" XFSZ; ulimit -f 3; exec "$0" -B -m gpt2np {command}', cwd=tmp_path)
+    result = shell(f'trap "" XFSZ; ulimit -f 1; exec "$0" -B -m gpt2np {command}', cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     last = result.stderr.splitlines()[-1]
     assert last.startswith(f"gpt2np {command.split()[0]}: error: cannot write ")

@@ -2,11 +2,11 @@
 
 import signal
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from helpers.command_line import run_here
 from helpers.kills import contents
 from helpers.patched_cli import patched_cli
 from helpers.paths import CHECKOUT
@@ -34,23 +34,21 @@ def train(corpus, out, *options, model="bundled"):
     return run(["train", str(corpus), str(out), "--model", model, *OPTIONS, *options])
 
 
-def command(corpus, out, options):
-    words = ["train", corpus, out, "--model", "bundled", *options]
-    return [sys.executable, "-m", "gpt2np", *map(str, words)]
-
-
 @pytest.fixture(scope="module")
-def trained(corpus):
-    out = corpus.parent / "trained"
-    assert train(corpus, out) == 0
-    return out
+def training(corpus):
+    """The result of a whole run."""
+    return run_here("train", corpus, corpus.parent / "trained", "--model", "bundled", *OPTIONS)
 
 
-def test_loss_falls(corpus, tmp_path, capsys):
-    assert train(corpus, tmp_path / "m") == 0
-    output = capsys.readouterr()
-    assert output.out == f"{tmp_path / 'm'}\n"
-    losses = [float(line.split()[-1]) for line in output.err.splitlines() if "loss" in line]
+@pytest.fixture
+def trained(training):
+    assert training.returncode == 0, training.stderr
+    return training.args[2]
+
+
+def test_loss_falls(training, trained):
+    assert training.stdout == f"{trained}\n"
+    losses = [float(line.split()[-1]) for line in training.stderr.splitlines() if "loss" in line]
     assert len(losses) == 4
     assert losses[-1] < losses[0] - 1
 
@@ -148,8 +146,8 @@ def test_force_starts_over(corpus, tmp_path, capsys):
 
 def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
     """The bundled model learns a text; the kept weights are those of the best evaluation."""
-    options = "--block-size 64 --per-device-train-batch-size 2 --max-steps 12 --warmup-steps 2"
-    options += " --learning-rate 6e-4 --eval-steps 4"
+    options = "--block-size 64 --per-device-train-batch-size 2 --max-steps 6 --warmup-steps 1"
+    options += " --learning-rate 1e-3 --eval-steps 2"
     out = tmp_path / "tuned"
     arguments = ["train", str(corpus), str(out), "--from", "bundled", *options.split()]
     assert run([*arguments, "--eval-corpus", str(corpus)]) == 0
@@ -157,9 +155,9 @@ def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
     losses = [float(line.split()[-1]) for line in lines if ": evaluation" in line]
     assert len(losses) == 3 and losses[-1] < losses[0]
     assert lines[-1].endswith(
-        f"the lowest evaluation is {min(losses):.4f}: the weights of step 12 are kept"
+        f"the lowest evaluation is {min(losses):.4f}: the weights of step 6 are kept"
     )
-    ids = np.fromfile(corpus, np.uint16).astype(np.int64)[:400]
+    ids = np.fromfile(corpus, np.uint16).astype(np.int64)
     text = gpt2np.load("bundled").tokenizer.decode(ids.tolist())
     before, after = (gpt2np.load(name).score(text).perplexity for name in ("bundled", out))
     assert after < 0.7 * before
@@ -174,7 +172,7 @@ def test_a_rate_that_is_too_high_is_one_error(corpus, tmp_path, capsys, recwarn,
     assert not recwarn.list and not (tmp_path / "m").exists()
 
 
-def test_killed_at_the_end(trained, corpus, tmp_path):
+def test_killed_at_the_end(trained, corpus, tmp_path, capsys):
     """A run that is killed while it writes the model writes the model again."""
     code = """
 import os, gpt2np.training.trainer as trainer
@@ -184,12 +182,12 @@ def die(*args, **kwargs):
     os.kill(os.getpid(), 9)
 trainer.write_checkpoint = die
 """
-    words = command(corpus, tmp_path / "m", OPTIONS)[3:]
+    words = ["train", corpus, tmp_path / "m", "--model", "bundled", *OPTIONS]
     killed = subprocess.run([*patched_cli(code), *words], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "m").exists()
-    again = subprocess.run(command(corpus, tmp_path / "m", OPTIONS), capture_output=True)
-    assert b"resuming at step 40 of 40" in again.stderr
+    assert train(corpus, tmp_path / "m") == 0
+    assert "resuming at step 40 of 40" in capsys.readouterr().err
     assert contents(tmp_path / "m") == contents(trained)
 
 

@@ -10,24 +10,24 @@ from helpers.kills import kill_at_random, kill_when, run_to_the_end
 from helpers.parts import saves
 from helpers.patched_cli import small_steps
 
-COMMAND, PAUSING = small_steps(0), small_steps(0.05)
+COMMAND, PAUSING = small_steps(0), small_steps(0.2)
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
 TRAINING = (
-    f"{TINY} --max-steps 40 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
-    "--eval-steps 20 --eval-corpus ids.bin"
+    f"{TINY} --max-steps 30 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
+    "--eval-steps 15 --eval-corpus ids.bin"
 )
 
 
 @pytest.fixture
 def arguments(data, tmp_path):
-    """Return a function that makes a command's arguments, with about 15 steps."""
+    """Return a function that makes a command's arguments, with 6 to 15 steps."""
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
-    starts = random.Random(1).sample(range(len(stories) - 3000), 30)
-    texts = [stories[start : start + 5 + start % 1100] for start in starts]
+    starts = random.Random(1).sample(range(len(stories) - 3000), 15)
+    texts = [stories[start : start + 5 + start % 900] for start in starts]
     for name, field in (("texts", "text"), ("prompts", "prompt")):
         lines = (json.dumps({field: text[:300] if field == "prompt" else text}) for text in texts)
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    (tmp_path / "stories.txt").write_text(stories)
+    (tmp_path / "stories.txt").write_text(stories[:400_000])
     np.arange(2560, dtype=np.uint16).tofile(tmp_path / "ids.bin")
 
     def make(command, out, program=COMMAND):
