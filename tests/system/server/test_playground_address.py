@@ -14,7 +14,7 @@ expect = pytest.importorskip("playwright.sync_api").expect
 class TestShare:
     def test_the_address_holds_everything(self, open_tab, lm):
         tab = open_tab(reduced_motion="reduce")
-        write(tab, f"{PROMPT} 🦊", seed=7, max_tokens=6, temperature=0.9)
+        write(tab, f"{PROMPT} 🦊", seed=7, max_tokens=3, temperature=0.9)
         switch(tab, "3,1")
         open_below(tab)
         tab.click("#copy-link")
@@ -32,10 +32,10 @@ class TestShare:
 
     def test_a_text_that_fills_the_context_opens(self, open_tab):
         tab = open_tab(reduced_motion="reduce")
-        write(tab, "the " * 500, max_tokens=100)
+        write(tab, "the " * 509, max_tokens=100)
         assert "context is full" in tab.inner_text("#status")
         tab.wait_for_function("() => location.hash.startsWith('#s=')")
-        tab.wait_for_timeout(400)
+        tab.wait_for_timeout(100)
         again = open_tab(tab.evaluate("location.hash"), reduced_motion="reduce")
         settle(again)
         assert story(again)[0] == story(tab)[0] and "Opened" in again.inner_text("#status")

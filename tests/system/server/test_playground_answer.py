@@ -11,6 +11,7 @@ from helpers.playground import (
     in_sight,
     look_at,
     open_below,
+    open_text,
     set_inputs,
     set_moment,
     settle,
@@ -42,10 +43,10 @@ class TestAnswer:
     )
     def test_probabilities_before_and_after(self, open_tab, lm, temperature, top_k, top_p):
         tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=8)
+        write(tab, PROMPT, temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=2)
         n_prompt, ids = len(lm.encode_prompt(PROMPT)), story(tab)[0]
-        look_at(tab, n_prompt + 4)
-        logits = lm.model.forward([[*lm.encode_prompt(PROMPT), *ids[:4]]])[-1]
+        look_at(tab, n_prompt + 1)
+        logits = lm.model.forward([[*lm.encode_prompt(PROMPT), *ids[:1]]])[-1]
         options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
         before, after = np.exp(log_softmax(logits)), next_probabilities(logits, options)
         for moment, expected in ((14, before), (15, after)):
@@ -61,8 +62,7 @@ class TestAnswer:
         assert "cut off" in tab.inner_text(".machine-bars")
 
     def test_a_token_that_is_pressed_is_a_branch_and_the_prompt_has_none(self, open_tab, lm):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=6)
+        tab = open_text(open_tab, lm)
         look_at(tab, 3)
         assert tab.locator(".machine-bars button").count() == 0
         before, n_prompt = story(tab)[0], len(lm.encode_prompt(PROMPT))
@@ -72,7 +72,7 @@ class TestAnswer:
         other.click()
         wait_for_end(tab)
         after = story(tab)[0]
-        assert after[:3] == [*before[:2], token_id] and len(after) == 9
+        assert after[:3] == [*before[:2], token_id] and len(after) == 7
         look_at(tab, n_prompt + 2)
         assert tab.is_hidden(".marker")  # nothing was drawn here
         assert "came next" in tab.inner_text(".machine-caption")
@@ -86,7 +86,7 @@ class TestAnswer:
     def test_the_marker_is_the_random_number(self, open_tab, lm):
         """It picked the token, on the ruler of the sampler; temperature stretches the ruler."""
         tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=6)
+        write(tab, PROMPT, max_tokens=4)
         look_at(tab, 11)
         ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]][:12]
         logits = lm.model.forward([ids[:11]])[-1]
@@ -123,9 +123,8 @@ class TestAnswer:
         )
         assert own() == share(hotter)
 
-    def test_no_row_is_cut_in_a_low_window(self, open_tab):
-        tab = open_tab(height=500, reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=2)
+    def test_no_row_is_cut_in_a_low_window(self, open_tab, lm):
+        tab = open_text(open_tab, lm, n=2, height=500)
         rows = tab.eval_on_selector_all(
             ".machine-bars li",
             """rows => rows.map(r => [r.scrollHeight, r.clientHeight,
@@ -135,10 +134,9 @@ class TestAnswer:
         for content, room, bottom, end in rows:
             assert content <= room and bottom <= end + 1
 
-    def test_the_chosen_token_is_in_sight_on_a_phone(self, open_tab):
-        tab = open_tab(width=390, height=844, reduced_motion="reduce")
+    def test_the_chosen_token_is_in_sight_on_a_phone(self, open_tab, lm):
         for seed in (1, 4):
-            write(tab, PROMPT, max_tokens=3, seed=seed)
+            tab = open_text(open_tab, lm, n=3, seed=seed, width=390, height=844)
             assert in_sight(tab, ".machine-bars .own", whole=True)
             box = tab.locator(".machine-bars .own").bounding_box()
             end = tab.locator(".machine-bars").bounding_box()
@@ -147,27 +145,27 @@ class TestAnswer:
 
 class TestSaliency:
     def test_earlier_tokens_glow(self, open_tab, lm):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=8)
+        tab = open_text(open_tab, lm, n=6)
+        tab.wait_for_selector("#story.glowing")
         ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]]
         asked = []
         tab.on("request", lambda request: asked.append(request.url))
         tab.hover('#story [data-index="12"]')
         tab.wait_for_timeout(300)
         assert not asked  # pointing asks nothing
-        look_at(tab, 14)
+        look_at(tab, 13)
         tab.wait_for_selector("#story.glowing")
-        expected = saliency(lm, ids[:14], Target(ids[14]), steps=8).values
+        expected = saliency(lm, ids[:13], Target(ids[13]), steps=8).values
         glow = tab.eval_on_selector_all(
             "#story .piece", "all => all.map(p => +p.style.getPropertyValue('--glow'))"
         )
         most = np.abs(expected).max()
-        assert glow[:14] == pytest.approx(list(np.abs(expected) / most), abs=1e-3)
-        assert not any(glow[14:])
+        assert glow[:13] == pytest.approx(list(np.abs(expected) / most), abs=1e-3)
+        assert not any(glow[13:])
         against = tab.eval_on_selector_all(
             "#story .piece", "all => all.map(p => p.classList.contains('against'))"
         )
-        assert against[:14] == [value < 0 for value in expected]
+        assert against[:13] == [value < 0 for value in expected]
         look_at(tab, 0)
         tab.wait_for_selector("#story:not(.glowing)")
 
@@ -175,14 +173,12 @@ class TestSaliency:
 class TestBranches:
     def test_several_texts_from_one_point(self, open_tab, lm, tmp_path):
         """GPT2NP_SCREENSHOTS names a folder for the guide's picture."""
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=6)
+        tab = open_text(open_tab, lm, n=5, index=11)
         ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]]
-        look_at(tab, 11)
         open_below(tab)
         tab.click("#river-run")
         expect(tab.locator("#status")).to_contain_text("5 texts from the same point")
-        options = {"temperature": 0.8, "top_k": 40, "max_new_tokens": 6}
+        options = {"temperature": 0.8, "top_k": 40, "max_new_tokens": 5}
         texts = [lm.generate(ids[:11], seed=1 + i, **options).ids for i in range(5)]
         expected = {tuple(ids[11:]), *map(tuple, texts)}
         found = set()
@@ -201,10 +197,3 @@ class TestBranches:
         folder = Path(os.environ.get("GPT2NP_SCREENSHOTS", tmp_path))
         tab.locator("#branches").screenshot(path=folder / "river.png")
         assert (folder / "river.png").stat().st_size > 5_000
-
-    def test_greedy_texts_are_no_river(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=3, temperature=0)
-        open_below(tab)
-        tab.click("#river-run")
-        expect(tab.locator("#status")).to_contain_text("At temperature 0")

@@ -7,8 +7,10 @@ import pytest
 from helpers.playground import (
     PROMPT,
     cells,
+    generated,
     in_sight,
     look_at,
+    open_text,
     set_inputs,
     set_moment,
     settle,
@@ -36,11 +38,18 @@ ARC = """async ([width, height]) => {
         + 3 * f * f * (1 - f) * points[2][i] + f ** 3 * points[3][i];
     return [0.3, 11 / 24, 0.54, 0.7].map((f) => [at(f, 0), at(f, 1)]);
 }"""
+HANS = "Hans and Gretel went into the wood. Hans and"
 WIDTHS = "all => all.map(each => [+each.dataset.id, parseFloat(each.style.width) / 100])"
 
 
 class TestSwitchedOff:
     """A part that is switched off changes the text: it is written again with the same seed."""
+
+    @pytest.fixture(scope="class")
+    def tab(self, open_shared_tab):
+        tab = open_shared_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=8)
+        return tab
 
     @pytest.mark.parametrize(
         ("part", "hook"),
@@ -49,14 +58,12 @@ class TestSwitchedOff:
             ("3,mlp", scale("blocks.3.mlp.out", 0)),
         ],
     )
-    def test_the_second_text_is_that_of_the_changed_model(self, open_tab, lm, part, hook):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=12)
+    def test_the_second_text_is_that_of_the_changed_model(self, tab, lm, part, hook):
         before = story(tab)[0]
         switch(tab, part)
         after = story(tab)[0]
-        options = {"temperature": 0.8, "top_k": 40, "seed": 1, "max_new_tokens": 12}
-        assert after == lm.generate(PROMPT, interventions=hook, **options).ids != before
+        options = {"seed": 1, "max_new_tokens": 8, "interventions": hook}
+        assert after == generated(lm, **options).ids != before
         intact = tab.inner_text("#intact").replace("↵", "\n")
         assert intact == PROMPT + lm.tokenizer.decode(before)
         same, differs = [
@@ -99,7 +106,7 @@ class TestSwitchedOff:
     def test_the_offered_part_changes_the_next_token(self, open_tab, lm):
         """And the picture shows the first token that differs."""
         tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=6)
+        write(tab, PROMPT, max_tokens=5)
         (before, *_), _ = story(tab)
         assert tab.locator("button.primary:visible").all_inner_texts() == ["Switch parts off"]
         tab.click("#off-button")
@@ -112,8 +119,8 @@ class TestSwitchedOff:
         assert re.search(r"now picks (?!.*not ).*\.$", tab.inner_text(".machine-caption"))
 
     def test_an_arc_and_a_neuron_of_the_picture(self, open_tab, lm):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=4)
+        """What is off is said, and undone, also with the panel shut."""
+        tab = open_text(open_tab, lm)
         for kind in ("head", "neuron"):
             before = tab.inner_text("#story-name") if tab.is_visible("#story-name") else ""
             x, y = find_part(tab, kind)
@@ -123,6 +130,8 @@ class TestSwitchedOff:
             )
             wait_for_end(tab)
             assert kind in tab.inner_text("#story-name")
+            assert "Same random numbers, so only this" in tab.inner_text("#story-name")
+            assert tab.inner_text(".machine-caption").startswith("The same number")
         neuron, layer = map(
             int, re.search(r"neuron (\d+) of block (\d)", tab.inner_text("#story-name")).groups()
         )
@@ -131,18 +140,8 @@ class TestSwitchedOff:
             zero_head(int(head[2]), int(head[1])),
             scale(f"blocks.{layer}.mlp.act", 0, channels=neuron),
         ]
-        options = {"temperature": 0.8, "top_k": 40, "seed": 1, "max_new_tokens": 4}
-        assert story(tab)[0] == lm.generate(PROMPT, interventions=hooks, **options).ids
-
-    def test_what_is_off_is_said_and_undone_with_the_panel_shut(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=4)
-        x, y = find_part(tab, "head")
-        tab.mouse.click(x, y)
-        tab.wait_for_selector("#story-name:not([hidden])")
-        wait_for_end(tab)
-        assert "Same random numbers, so only this" in tab.inner_text("#story-name")
-        assert tab.inner_text(".machine-caption").startswith("The same number")
+        options = {"seed": 1, "max_new_tokens": 4, "interventions": hooks}
+        assert story(tab)[0] == generated(lm, **options).ids
         tab.click("#generate")  # writes on: one text, still without the part
         wait_for_end(tab)
         assert tab.inner_text("#story-name").startswith("Without head")
@@ -156,21 +155,20 @@ class TestSwitchedOff:
         models = ("--model", str(bundled), "--model", str(tmp_path / "bytes"))
         with running_server(tmp_path, *models) as server:
             tab = open_tab(url=server.url, reduced_motion="reduce")
-            write(tab, PROMPT, max_tokens=4)
+            write(tab, PROMPT, max_tokens=1)
             switch(tab, "5,0")
             tab.select_option("#model", index=1)
             tab.wait_for_selector("#machine[data-mode=rest]:not([aria-busy])")
             assert tab.is_hidden("#story") and tab.is_hidden("#story-name")
             assert tab.locator(".cell[aria-pressed=true]").count() == 0
             assert tab.locator(".cell").count() == 6
-            write(tab, max_tokens=3)
-            assert len(story(tab)[0]) == 3
+            write(tab, max_tokens=2)
+            assert len(story(tab)[0]) == 2
 
     @pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
-    def test_texts_stay_in_sight_and_the_table_in_its_place(self, open_tab, width, height):
+    def test_texts_stay_in_sight_and_the_table_in_its_place(self, open_tab, lm, width, height):
         """A second press at the same point switches the part on again."""
-        tab = open_tab(width=width, height=height, reduced_motion="reduce")
-        write(tab, max_tokens=30)
+        tab = open_text(open_tab, lm, HANS, n=30, width=width, height=height)
         tab.emulate_media(reduced_motion="no-preference")
         tab.click("#off-button")
         cell = tab.locator('.cell[data-part="2,2"]')
@@ -201,7 +199,7 @@ class TestSwitchedOff:
     def test_an_arc_that_is_pressed_in_the_guide_does_not_end_it(self, open_tab):
         """Its tip lies near, and says nothing of a press."""
         tab = open_tab(reduced_motion="reduce")
-        set_inputs(tab, {"max_tokens": 4})
+        set_inputs(tab, {"max_tokens": 1})
         tab.click("#generate")
         for moment in ("14.000", "1.000"):
             tab.wait_for_selector(f"#machine[data-moment='{moment}']")
@@ -225,20 +223,19 @@ class TestSwitchedOff:
         wait_for_end(tab)
         assert tab.is_hidden("#story-name")
 
-    def test_a_press_on_an_arc_that_is_drawn_hits_its_head(self, open_tab):
+    def test_a_press_on_an_arc_that_is_drawn_hits_its_head(self, open_tab, lm):
         """It is lit before, also if the pointer comes over other rows."""
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, max_tokens=1)
-        look_at(tab, 13)
+        tab = open_text(open_tab, lm, HANS, n=1)
         box = tab.locator(".machine-canvas").bounding_box()
         points = tab.evaluate(ARC, [box["width"], box["height"]])
         for x, y in [*points, points[0]]:
             tab.mouse.move(box["x"] + 9, box["y"] + 9)
-            before = tab.screenshot(clip=box)
+            before = tab.eval_on_selector(".machine-canvas", "canvas => canvas.toDataURL()")
             tab.mouse.move(box["x"] + x, box["y"] + y, steps=9)
             tip = "head 2 of block 5: “␣and” → “␣Gre”"
             assert tab.inner_text(".machine-tip").startswith(tip)
-            assert before != tab.screenshot(clip=box)
+            after = tab.eval_on_selector(".machine-canvas", "canvas => canvas.toDataURL()")
+            assert before != after
         tab.mouse.down()
         tab.mouse.up()
         tab.wait_for_selector("#story-name:has-text('Without head 2 of block 5')")
@@ -246,8 +243,11 @@ class TestSwitchedOff:
 
     def test_the_squares_can_be_seen(self, open_tab):
         """Their borders have a contrast of 3:1, in the light and in the dark."""
+        tab = open_tab()
         for scheme in ("light", "dark"):
-            tab = open_tab(color_scheme=scheme)
+            tab.emulate_media(color_scheme=scheme)
+            tab.reload()
+            tab.wait_for_selector("html[data-ready]")
             tab.click("#off-button")
             style = "all => all.map(each => getComputedStyle(each).{}Color)"
             heads = tab.eval_on_selector_all("#parts thead th", style.format("borderBottom"))[:4]

@@ -8,7 +8,9 @@ from helpers.explain_pages import MARKUP, SIGNS
 from helpers.playground import (
     PROMPT,
     in_sight,
+    look_at,
     open_below,
+    open_text,
     set_inputs,
     settle,
     story,
@@ -22,8 +24,13 @@ httpx = pytest.importorskip("httpx")
 
 
 class TestStandards:
-    def test_escape_closes_what_has_opened_below(self, open_tab):
-        tab = open_tab()
+    @pytest.fixture(scope="class")
+    def first_tab(self, open_shared_tab):
+        """A tab in which nothing is written."""
+        return open_shared_tab(reduced_motion="reduce")
+
+    def test_escape_closes_what_has_opened_below(self, first_tab):
+        tab = first_tab
         for name in ("off", "teach", "more"):
             tab.click(f"#{name}-button")
             assert tab.is_visible(f"#{name}")
@@ -33,7 +40,7 @@ class TestStandards:
 
     def test_by_keyboard_only(self, open_tab):
         tab = open_tab(reduced_motion="reduce")
-        set_inputs(tab, {"max_tokens": 6})
+        set_inputs(tab, {"max_tokens": 3})
 
         def tab_to(selector, presses=60):
             for _ in range(presses):
@@ -81,7 +88,7 @@ class TestStandards:
     def full_tab(self, open_shared_tab):
         """A tab in which every part shows something, for a prompt with a long word."""
         tab = open_shared_tab(reduced_motion="reduce")
-        write(tab, f"{PROMPT} {'a' * 200}", max_tokens=12)
+        write(tab, f"{PROMPT} {'a' * 200}", max_tokens=6)
         tab.locator(".machine-bars li:not(.own) button").first.click()
         wait_for_end(tab)
         switch(tab, "5,1")
@@ -93,8 +100,8 @@ class TestStandards:
     def test_axe_finds_nothing(self, full_tab):
         assert axe_findings(full_tab, with_minor=False) == []
 
-    def test_axe_finds_nothing_on_the_first_screen(self, open_tab):
-        assert axe_findings(open_tab(), with_minor=False) == []
+    def test_axe_finds_nothing_on_the_first_screen(self, first_tab):
+        assert axe_findings(first_tab, with_minor=False) == []
 
     def test_any_width(self, full_tab):
         for width in (320, 360, 768, 1023, 1280, 3840):
@@ -102,13 +109,14 @@ class TestStandards:
             assert full_tab.evaluate("document.documentElement.scrollWidth") <= width, width
 
     @pytest.mark.parametrize("is_text_only", [False, True])
-    def test_at_200_percent(self, open_tab, is_text_only):
+    def test_at_200_percent(self, open_tab, lm, is_text_only):
         """All, or only the letters, twice as large: all can be used without scrolling sideways."""
-        width, height = (1280, 720) if is_text_only else (640, 360)
-        tab = open_tab(width=width, height=height, device_scale_factor=2, reduced_motion="reduce")
+        width, height, scale = (1280, 720, 1) if is_text_only else (640, 360, 2)
+        size = {"width": width, "height": height, "device_scale_factor": scale}
+        tab = open_text(open_tab, lm, n=12, **size)
         if is_text_only:
             tab.evaluate("document.documentElement.style.fontSize = '200%'")
-        write(tab, PROMPT, max_tokens=12)
+            look_at(tab, 19)
         open_below(tab)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         for heading in tab.locator("h2:visible").all():
@@ -126,6 +134,7 @@ class TestStandards:
         )
         more = "document.querySelector('#more-button').getBoundingClientRect().bottom"
         assert tab.evaluate(more) <= 844
+        set_inputs(tab, {"max_tokens": 3})
         tab.tap("#generate")
         tab.wait_for_selector("#machine[data-mode=guide]")
         assert tab.evaluate(more) <= 844
@@ -142,11 +151,11 @@ class TestStandards:
             assert in_sight(tab, part), part
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
-    def test_the_parts_fit_on_320_pixels(self, open_tab):
-        tab = open_tab(width=320, height=640, reduced_motion="reduce")
-        tab.click("#off-button")
-        tab.wait_for_selector(".cell")
-        edges = tab.eval_on_selector_all(
+    def test_the_parts_fit_on_320_pixels(self, first_tab):
+        first_tab.set_viewport_size({"width": 320, "height": 640})
+        open_below(first_tab, "off")
+        first_tab.wait_for_selector(".cell")
+        edges = first_tab.eval_on_selector_all(
             ".cell, .parts th", "all => all.map(e => e.getBoundingClientRect().right)"
         )
         assert max(edges) <= 320
@@ -157,10 +166,11 @@ class TestStandards:
     def test_a_hostile_prompt_does_nothing(self, open_tab):
         tab = open_tab(width=360, reduced_motion="reduce")
         for prompt in (MARKUP, SIGNS, "<|endoftext|>"):
-            write(tab, prompt, max_tokens=4)
+            write(tab, prompt, max_tokens=1)
             assert tab.evaluate("[window.hacked, typeof hacked]") == [None, "undefined"]
             assert tab.evaluate("document.querySelectorAll('bdi *, button img').length") == 0
             assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+        assert "⟨" not in tab.inner_text("main")  # the end of a text has one name
 
     def test_content_security_policy(self, client):
         response = client.get("/")
@@ -182,7 +192,7 @@ class TestStandards:
             expected = ["401", "ERR_", "status of 5"]
             options = {"url": guarded.url, "key": "secret", "expected": expected}
             tab = open_tab(**options, reduced_motion="reduce")
-            set_inputs(tab, {"max_tokens": 400})
+            set_inputs(tab, {"max_tokens": 200})
             tab.click("#generate")
             tab.click(".skip-stops")
             tab.wait_for_selector("#story .piece:not(.given):not(.next) >> nth=5")
@@ -192,7 +202,7 @@ class TestStandards:
             assert "kept" in tab.inner_text("#status")
             n_kept = len(story(tab)[0])
             port = guarded.url.rpartition(":")[2]
-        assert 5 < n_kept < 400
+        assert 5 < n_kept < 200
         with running_server(tmp_path, *arguments, "--port", port):
             set_inputs(tab, {"max_tokens": 2})
             tab.click("#generate")
