@@ -75,7 +75,7 @@ def hooks(shape: dict[str, object]) -> Iterator[Array]:
 def completion(options: Options) -> Iterator[Array]:
     """The ids and log probabilities of one text of the bundled model."""
     lm = LanguageModel.load(BUNDLED, exact=True)
-    given: Options = {**options, "max_new_tokens": 40}
+    given: Options = {**options, "max_new_tokens": 16}
     done = lm.generate(STORY, **given)
     yield np.array(done.ids)
     for logprob in [*(done.logprobs or []), *(done.prompt_logprobs or [])]:

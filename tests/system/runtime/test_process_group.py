@@ -156,7 +156,7 @@ def run_program(program, **variables):
 
 class TestSameBits:
     def test_random_session(self, model, alone):
-        random_session((model, alone), steps=40 if alone.config.n_embd < 100 else 12)
+        random_session((model, alone), steps=24 if alone.config.n_embd < 100 else 12)
         assert n_workers(model) == model.processes - 1
 
     @pytest.mark.parametrize("options", [{"dtype": np.float64}, {"weight_dtype": "int8"}])
@@ -165,7 +165,7 @@ class TestSameBits:
         random_session((with_processes(models[0], 2), models[1]), steps=20)
         assert n_workers(models[0]) == 1
 
-    @pytest.mark.parametrize("n", [SMALL_BATCH, SMALL_BATCH + 1, 513, 990])
+    @pytest.mark.parametrize("n", [SMALL_BATCH, SMALL_BATCH + 1, 513, 600])
     def test_prompts(self, model, alone, n):
         """Each process has some of the tokens; also of one that goes on."""
         rng = np.random.default_rng(n)
@@ -215,7 +215,7 @@ class TestWhenTheyCompute:
         assert len(pids(model)) == 1
 
     def test_first_pass_whose_ids_exceed_a_pipe_uses_all_processes(self):
-        ids = np.random.default_rng(0).integers(100, 1031, (20, 900))
+        ids = np.random.default_rng(0).integers(100, 1031, (48, 250))
         models = [random_model(**SHAPES["small heads"] | {"n_layer": 1}) for _ in range(2)]
         with_processes(models[0], 2)
         found, expected = (m.forward(ids, logits_indices=last_token_indices(ids)) for m in models)
@@ -398,8 +398,10 @@ class TestFailures:
         [
             (  # a fork would never return
                 """
+                from gpt2np.runtime import process_group
+                process_group._BLAS_TIMEOUT_S = 0.1
                 matrix, model = np.ones((3200, 3200)), random_model(**SHAPES["small heads"])
-                thread = threading.Thread(target=lambda: [matrix @ matrix for _ in range(2)])
+                thread = threading.Thread(target=lambda: matrix @ matrix)
                 thread.start()
                 time.sleep(0.1)
                 with_processes(model, 2).forward([[5]])
@@ -532,7 +534,7 @@ class TestWhatIsLeft:
         assert cache.copy().length == 1
 
     def test_no_memory_of_caches_that_are_gone(self):
-        model = small(n_embd=320, n_layer=8)
+        model = small(n_embd=320, n_layer=2)
 
         def shared():
             rollup = Path(f"/proc/{pids(model)[0]}/smaps_rollup").read_text()
@@ -548,7 +550,7 @@ class TestWhatIsLeft:
         before = shared()
         del caches, more
         gc.collect()
-        assert before > 20_000  # kB; 2 × 16 × 128 tokens × 8 blocks × 2 × 320 numbers are 80,000
+        assert before > 5_000  # kB; 2 × 16 × 128 tokens × 2 blocks × 2 × 320 numbers are 20,000
         wait_until(lambda: shared() < before / 10)
 
     def test_no_caches_that_are_gone_in_threads(self):
