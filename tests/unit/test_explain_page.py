@@ -70,7 +70,7 @@ def test_the_points_of_a_score_are_those_of_the_pass(lm):
     assert found["ids"] == traced.ids.tolist()
     for name, array in found["points"].items():
         np.testing.assert_array_equal(decoded(array), traced[name].astype(np.float16))
-    assert len(found["points"]) == 2 * 6
+    assert len(found["points"]) == 2 * lm.model.config.n_layer
 
 
 def test_every_token_has_its_neighbors_and_its_merges(lm):

@@ -127,13 +127,13 @@ class TestStops:
         assert found.text == lm.tokenizer.decode(whole.ids[:place])
 
     def test_no_end_of_text(self, lm):
-        prompt, options = "Once upon a time", {"max_new_tokens": 60, "temperature": 0}
-        options["logit_bias"] = {4095: 8}
+        prompt, options = "Once upon a time", {"max_new_tokens": 40, "temperature": 0}
+        options["logit_bias"] = {4095: 14}
         ended = lm.generate(prompt, **options)
         assert ended.finish_reason == "eos" and len(ended.ids) < 30
         assert ended.text == lm.tokenizer.decode(ended.ids[:-1])
         never = lm.generate(prompt, **options, ignore_eos=True)
-        assert never.finish_reason == "length" and len(never.ids) == 60
+        assert never.finish_reason == "length" and len(never.ids) == 40
         later = lm.generate(prompt, **options, min_new_tokens=30)
         assert len(later.ids) >= 30 and 4095 not in later.ids[:30]
         assert never.ids[: len(ended.ids) - 1] == ended.ids[:-1]

@@ -15,7 +15,7 @@ from gpt2np.progress import progress_bar
 from gpt2np.view.explain import explain
 
 HOSTILE = '<script>alert("x")</script>'
-N_ARRAYS = f"{len(hook_point_names(6))} arrays"  # of the bundled model
+N_ARRAYS = f"{len(hook_point_names(2))} arrays"  # of the model `lm`
 
 
 def elements(shown):
@@ -52,8 +52,8 @@ def test_html_is_escaped_and_balanced(shown, name):
 @pytest.mark.parametrize(
     ("name", "pattern"),
     [
-        ("LanguageModel", "LanguageModel.*6 blocks.*million parameters.*float32"),
-        ("GPT2", "GPT2.*6 blocks.*256 channels"),
+        ("LanguageModel", "LanguageModel.*2 blocks.*million parameters.*float32"),
+        ("GPT2", "GPT2.*2 blocks.*256 channels"),
         ("TextScore", "TextScore of .*perplexity"),
         ("Trace", f"Trace of .*{N_ARRAYS}"),
         ("Page", "Page about.*characters"),

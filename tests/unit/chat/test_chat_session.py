@@ -3,12 +3,7 @@
 import pytest
 from helpers.chat_models import CHATML, LLAMA_2, chat_model
 
-from gpt2np import (
-    ContextLengthError,
-    GenerationOptions,
-    InvalidArgumentError,
-    load,
-)
+from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, load
 from gpt2np.chat import ChatSession, ChatTemplate, read_chat_template
 from gpt2np.chat.commands import QUIT, RETRY, run_command
 from gpt2np.chat.session import joined_text

@@ -14,7 +14,7 @@ from gpt2np import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, engine_of
 from gpt2np.generation.sequence import RunningSequence
 
-OPTIONS = {"max_new_tokens": 20, "seed": 3, "draft": "none"}
+OPTIONS = {"max_new_tokens": 10, "seed": 3, "draft": "none"}
 SECONDS = 20  # of a call that hangs without the mended fault; a text takes 0.1
 
 
@@ -252,7 +252,7 @@ def test_threads_that_read_one_stream_get_each_piece_once(lm):
     assert sorted("".join(pieces)) == sorted(expected.text)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_orders_of_tasks_that_fail_or_are_cancelled_leave_the_others_their_text(lm, seed):
     check_random_tasks(lm, random.Random(seed), 8, ["plain", "cancel", "fail"])
 

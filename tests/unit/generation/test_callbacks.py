@@ -48,7 +48,7 @@ def test_a_processor_receives_the_ids_of_prompt_and_continuation(lm):
     assert seen == [all_ids[: len(result.prompt_ids) + i] for i in range(len(result.ids))]
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"seed": 5}, {"seed": 9, "top_p": 0.9}])
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"seed": 9, "top_p": 0.9}])
 def test_batches_and_drafts_change_nothing_under_a_processor(lm, options):
     arguments = {"max_new_tokens": 12, "logits_processor": [shift_by_length, ban(13)], **options}
     batch = lm.generate_batch(PROMPTS, **arguments)
@@ -183,7 +183,7 @@ def test_positions_of_an_intervention_are_tokens_of_the_prompt(lm):
 
 def test_interventions_act_on_scores(lm):
     """Each log probability is that of a pass over the text alone."""
-    hook = chain(zero_head(0, 1), zero("blocks.1.mlp.out", positions=1))
+    hook = chain(zero_head(0, 1), zero("blocks.0.mlp.out", positions=1))
     texts = ["Once upon a time there was a king.", "The fox", "a " * 300]
     scores = lm.score(texts, given="Oh!", interventions=hook)
     for text, score in zip(texts, scores, strict=True):

@@ -33,7 +33,7 @@ def run(lm, streams, monkeypatch, **options):
 @pytest.mark.parametrize("options", [{}, {"draft": "none"}, {"prompt_logprobs": 1}], ids=str)
 def test_a_chunk_limits_the_tokens_of_prompts_in_a_step(lm, monkeypatch, options):
     prompts = ["The fox", STORY * 2, "A wolf and " + STORY]
-    arguments = {"max_new_tokens": 20, "seed": 1, "logprobs": 1, **options}
+    arguments = {"max_new_tokens": 10, "seed": 1, "logprobs": 1, **options}
     expected = [lm.generate(prompt, **arguments) for prompt in prompts]
     streams = [lm.stream(prompt, **arguments) for prompt in prompts]
     sizes = run(lm, streams, monkeypatch, prefill_chunk=7)

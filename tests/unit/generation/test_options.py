@@ -99,11 +99,7 @@ def test_contradictions(options, message):
 
 def test_what_is_given_in_one_form_or_another():
     options = GenerationOptions(
-        stop="a",
-        stop_token_ids=[3],
-        bad_words=["c"],
-        bad_words_ids=[[1, 2]],
-        logit_bias={0: 1},
+        stop="a", stop_token_ids=[3], bad_words=["c"], bad_words_ids=[[1, 2]], logit_bias={0: 1}
     )
     assert (options.stop, options.stop_token_ids) == (("a",), (3,))
     assert options.bad_words == ("c",) and options.bad_words_ids == ((1, 2),)

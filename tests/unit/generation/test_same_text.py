@@ -19,7 +19,7 @@ def test_asyncio_edits_the_same_positions_of_a_long_prompt(lm):
     ids = np.random.default_rng(0).integers(10, 3000, 400).tolist()
     vector = np.random.default_rng(1).normal(0, 20, lm.model.config.n_embd)
     for position in (-1, 300):
-        edit = add("blocks.2.resid", vector.astype(np.float32), positions=[position])
+        edit = add("blocks.0.resid", vector.astype(np.float32), positions=[position])
         options = {"max_new_tokens": 8, "temperature": 0, "interventions": edit}
         expected = lm.generate(ids, **options).ids
         assert asyncio.run(lm.agenerate(ids, **options)).ids == expected

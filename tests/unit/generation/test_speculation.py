@@ -1,5 +1,6 @@
 """Speculative decoding changes the speed, not the result."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,21 +25,9 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled, draft="none")
-
-
-def cut(lm, layers, context=512):
-    config = lm.model.config
-    shape = {"n_embd": config.n_embd, "n_head": config.n_head, "vocab_size": config.vocab_size}
-    config = GPT2Config(**shape, n_layer=layers, n_positions=context)
-    weights = {
-        name: array
-        for name, array in lm.model.weights.items()
-        if not name.startswith("h.") or int(name.split(".")[1]) < layers
-    }
-    weights["wpe.weight"] = weights["wpe.weight"][:context]
-    return LanguageModel(GPT2(config, weights), lm.tokenizer, name="early exit")
+def lm(lm):
+    lm.use_draft("none")
+    return lm
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +68,10 @@ def test_alone_and_with_stops(drafting, setting, new_tokens):
 @pytest.mark.parametrize("room", [12, pytest.param(42, marks=pytest.mark.slow)])
 def test_until_the_context_is_full(drafting, room):
     """The context has `room` for tokens after the prompt."""
-    lm = cut(drafting, 6, context=128)
+    weights = dict(drafting.model.weights)
+    weights["wpe.weight"] = weights["wpe.weight"][:128]
+    model = GPT2(replace(drafting.model.config, n_positions=128), weights)
+    lm = LanguageModel(model, drafting.tokenizer)
     lm.draft_source.draft = drafting.draft_source.draft
     prompt = (lm.tokenizer.encode("he said, and he said, and ") * 20)[room - 128 :]
     options = {"temperature": 0, "max_new_tokens": 2 * room, "seed": 1}

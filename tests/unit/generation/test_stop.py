@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpt2np import GenerationOptions
+from gpt2np import GenerationOptions, LanguageModel
 from gpt2np.generation.detokenizer import StreamingDetokenizer
 
 
@@ -67,7 +67,8 @@ def test_stop_string_that_ends_in_text_passed_over_does_not_count(
 
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("kind", ["stop", "stop_token_ids"])
-def test_min_new_tokens_holds_back_stops(lm, kind, beams):
+def test_min_new_tokens_holds_back_stops(bundled, kind, beams):
+    lm = LanguageModel.load(bundled)
     options = {"temperature": 0, "num_beams": beams, "max_new_tokens": 40, "ignore_eos": True}
     texts = [" the", " a", ".", ","]
     ids = [lm.tokenizer.encode(text)[0] for text in texts]

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from gpt2np import InvalidArgumentError
+from gpt2np import InvalidArgumentError, LanguageModel
 from gpt2np.generation.token_healing import heal
 
 STORY = "Once upon a time there was a little fox, who lived in the woods with 12 bears; he said: "
@@ -60,8 +60,8 @@ def test_prompt_and_text_are_what_the_ids_spell(lm, options):
         assert whole == prompt + result.text or prompt.startswith(whole)
 
 
-def test_a_prompt_that_ends_in_a_space_goes_on_with_a_word(lm):
-    options = {"temperature": 0, "max_new_tokens": 2}
+def test_a_prompt_that_ends_in_a_space_goes_on_with_a_word(bundled):
+    lm, options = LanguageModel.load(bundled), {"temperature": 0, "max_new_tokens": 2}
     assert lm.generate("Once upon a time ", **options).text == "uttered a"
     healed = lm.generate("Once upon a time ", token_healing=True, **options)
     assert (healed.text, healed.tokens) == ("there was", [" there", " was"])

@@ -41,15 +41,15 @@ def run(
     return resumed, restarted, [json.loads(line)["ids"] for line in lines]
 
 
-PROMPTS = "".join(json.dumps(f"The king {number}") + "\n" for number in range(40))
+PROMPTS = "".join(json.dumps(f"The king {number}") + "\n" for number in range(24))
 
 
 @pytest.fixture
 def interrupted(lm, tmp_path, monkeypatch):
-    """A folder with a job that was interrupted after 36 of 40 prompts; 16 run at a time."""
+    """A folder with a job that was interrupted after 20 of 24 prompts; 16 run at a time."""
     monkeypatch.setattr(resumable, "SAVE_SECONDS", 0)
     with pytest.raises(Interrupted):
-        run(lm, tmp_path, PROMPTS, interrupt_after=36)
+        run(lm, tmp_path, PROMPTS, interrupt_after=20)
     return tmp_path
 
 
@@ -95,15 +95,15 @@ def test_a_changed_option_is_named_and_nothing_is_lost(lm, interrupted, change, 
 def test_appended_prompts_go_on(lm, interrupted):
     longer = PROMPTS.removesuffix("\n") + '\r\n"And now"\n"and then"'
     resumed, restarted, found = run(lm, interrupted, longer)
-    assert resumed == [36] and restarted == []
-    assert len(found) == 42 and found == run(lm, interrupted, longer)[2]
+    assert resumed == [20] and restarted == []
+    assert len(found) == 26 and found == run(lm, interrupted, longer)[2]
 
 
 @pytest.mark.parametrize(
-    "content", [PROMPTS.replace("king 20", "fox 20"), PROMPTS[: len(PROMPTS) // 2]]
+    "content", [PROMPTS.replace("king 12", "fox 12"), PROMPTS[: len(PROMPTS) // 2]]
 )
 def test_a_changed_prompt_is_named_(lm, interrupted, content):
-    with pytest.raises(InvalidArgumentError, match=r"line 21 of .* has changed; undo"):
+    with pytest.raises(InvalidArgumentError, match=r"line 13 of .* has changed; undo"):
         run(lm, interrupted, content)
     resumed, restarted, found = run(lm, interrupted, content, force=True)
     assert resumed == [] and len(restarted) == 1
@@ -112,7 +112,7 @@ def test_a_changed_prompt_is_named_(lm, interrupted, content):
 
 def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch):
     monkeypatch.setattr(complete, "_MAX_STARTED", 20)
-    long = json.dumps({"prompt": "The king", "max_new_tokens": 200, "ignore_eos": True}) + "\n"
+    long = json.dumps({"prompt": "The king", "max_new_tokens": 60, "ignore_eos": True}) + "\n"
     read, put, most = [], job.read_prompts, 0
 
     def counted(*arguments):
@@ -127,7 +127,7 @@ def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch)
     monkeypatch.setattr(job, "read_prompts", counted)
     content = long + PROMPTS * 2
     _, _, found = run(lm, tmp_path, content, on_progress=on_progress)
-    assert len(found) == 81 and len(found[0]) == 200
+    assert len(found) == 49 and len(found[0]) == 60
     assert 16 <= most <= 20
 
 
