@@ -21,18 +21,20 @@ def test_size(bundled):
     assert f"{parameters / 1e6:.1f} million parameters" in card(bundled)
 
 
-@pytest.mark.parametrize(("first", "step"), [(5, 45), pytest.param(0, 1, marks=pytest.mark.slow)])
-def test_held_out_bits_per_character(bundled, data, first, step):
-    """Of three stories of usual difficulty about what the card says.
+@pytest.mark.parametrize(
+    "part", [slice(107, 108), pytest.param(slice(None), marks=pytest.mark.slow)], ids=str
+)
+def test_held_out_bits_per_character(bundled, data, part):
+    """Of a story of usual difficulty about what the card says.
 
     With `-m slow`, of all stories exactly that.
     """
-    parts = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
-    stories = [story for part in parts if (story := part.strip("\n"))][first::step]
+    texts = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
+    stories = [story for text in texts if (story := text.strip("\n"))][part]
     bits = model_bits(LanguageModel.load(bundled), stories) / sum(map(len, stories))
     assert bits < MOST_BITS
     (told,) = re.findall(r"\*\*(1\.\d{3})\*\*", card(bundled))
-    assert f"{bits:.3f}" == told if step == 1 else abs(bits - float(told)) < 0.05
+    assert f"{bits:.3f}" == told if part == slice(None) else abs(bits - float(told)) < 0.05
 
 
 def model_bits(lm, stories):
@@ -53,7 +55,7 @@ def model_bits(lm, stories):
     return nats / math.log(2)
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_the_samples_are_not_selected(bundled, count):
     samples = re.findall(r"^\*\*(\d+)\*\*\n\n((?:>.*\n)+)", card(bundled), re.MULTILINE)
     assert [int(number) for number, _ in samples] == list(range(1, 11))

@@ -5,13 +5,7 @@ import pytest
 import torch
 from helpers.references import load_reference
 
-from gpt2np import (
-    GPT2,
-    ContextLengthError,
-    GenerationOptions,
-    InvalidArgumentError,
-    LanguageModel,
-)
+from gpt2np import GPT2, ContextLengthError, GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.generation.beam_search import beam_search
 from gpt2np.generation.request import Request
 

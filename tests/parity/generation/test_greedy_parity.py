@@ -26,7 +26,7 @@ def continued(reference, prompts, new_tokens):
 
 
 @pytest.mark.parametrize(
-    ("count", "new_tokens"), [(2, 80), pytest.param(20, 200, marks=pytest.mark.slow)]
+    ("count", "new_tokens"), [(2, 40), pytest.param(20, 200, marks=pytest.mark.slow)]
 )
 def test_prompts_of_all_lengths(bundled, data, count, new_tokens):
     reference, lm = load_reference(bundled), LanguageModel.load(bundled)
@@ -50,10 +50,10 @@ def test_the_first_token_is_the_likeliest_of_those_of_transformers(lm, bundled):
 
     model, tokenizer = load_reference(bundled), AutoTokenizer.from_pretrained(bundled)
     trie = ExtensionsTrie(tokenizer.get_vocab())
-    options = {"max_new_tokens": 400, "seed": 1, "ignore_eos": True}
+    options = {"max_new_tokens": 100, "seed": 1, "ignore_eos": True}
     text = lm.generate("Once upon a time", **options).text
     rng, compared, replaced = random.Random(1), 0, 0
-    for _ in range(40):
+    for _ in range(25):
         start = text.index(" ", rng.randrange(len(text) - 120)) + 1
         prompt = text[start : start + rng.randrange(20, 80)].strip()
         ids = tokenizer(prompt).input_ids
@@ -67,4 +67,4 @@ def test_the_first_token_is_the_likeliest_of_those_of_transformers(lm, bundled):
         ours = lm.generate(prompt, token_healing=True, temperature=0, max_new_tokens=1)
         assert ours.ids == [max(candidate_ids, key=lambda i: logits[i])]
         compared, replaced = compared + 1, replaced + (ours.ids != ids[-1:])
-    assert compared > 10 and replaced > 3
+    assert compared > 7 and replaced > 2

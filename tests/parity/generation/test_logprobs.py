@@ -70,11 +70,13 @@ def test_ties_and_extremes():
 def test_long_prompts_take_little_memory(lm):
     """Peak memory stays below all logits (T, V): 8 MB here, 200 MB for GPT-2."""
     ids = np.random.default_rng(0).integers(0, 4000, 512).tolist()
-    peaks = []
+    most = 0.8 * 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
     for _ in range(3):  # other threads allocate memory, too
         tracemalloc.start()
         result = lm.generate(ids, max_new_tokens=1, prompt_logprobs=2)
         assert len(result.prompt_logprobs) == 512
-        peaks.append(tracemalloc.get_traced_memory()[1])
+        peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert min(peaks) < 0.8 * 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
+        if peak < most:
+            break
+    assert peak < most

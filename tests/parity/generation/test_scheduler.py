@@ -161,7 +161,7 @@ class TestScheduler:
             scheduler = Scheduler(model)
             prompts = [[first] * (1 + first % 3) for first in range(20)]
             kept = [
-                start_sequence(model, Request(p, self.options(max_new_tokens=80))) for p in prompts
+                start_sequence(model, Request(p, self.options(max_new_tokens=20))) for p in prompts
             ]
             for sequence in kept[::-1]:  # the addresses of the stores are in another order
                 scheduler.add(sequence)

@@ -61,8 +61,8 @@ def text_ids(count, vocab_size):
     ],
     ids=["small", "bundled recipe"],
 )
-def test_ten_steps(tmp_path, shape):
-    options = TrainerOptions(**shape, max_steps=10, warmup_steps=3)
+def test_six_steps(tmp_path, shape):
+    options = TrainerOptions(**shape, max_steps=6, warmup_steps=2)
     corpus = tmp_path / "c.npy"
     np.save(corpus, text_ids(20_000, 4096))
     trainer = Trainer(corpus, tmp_path, Tokenizer.load("weights"), options)
@@ -70,7 +70,7 @@ def test_ten_steps(tmp_path, shape):
     found = [trainer.take_step() for _ in range(options.max_steps)]
     expected = torch_losses(trainer._config, start, np.load(corpus), options, options.n_positions)
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert found[-1] < found[0] - 0.3
+    assert found[-1] < found[0] - 0.2
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -22,12 +22,7 @@ from gpt2np.data.corpus import find_files
 from gpt2np.data.resumable import JobCallbacks, partial_folder
 from gpt2np.data.workers import map_in_order
 from gpt2np.tokenizer import dataset
-from gpt2np.tokenizer.dataset import (
-    LENGTH_DTYPE,
-    DatasetOptions,
-    array_lengths,
-    encode_dataset,
-)
+from gpt2np.tokenizer.dataset import LENGTH_DTYPE, DatasetOptions, array_lengths, encode_dataset
 
 EOT = "<|endoftext|>"
 
