@@ -37,7 +37,7 @@ RIGHT = {
     "ignore_eos": (False, True),
     "stop": ((), "a", ["a", "ab"]),
     "stop_token_ids": ([], [97, 98], [10**12]),
-    "num_beams": (1, 2, 4, 64),
+    "num_beams": (1, 2, 4, 9),
     "length_penalty": (-100, 0.0, 1.0, 2.5),
     "early_stopping": (True, False, "never"),
     "draft": ("auto", "none"),

@@ -52,13 +52,7 @@ def folders(tmp_path_factory):
 
 
 CONTENTS = (b"", b"{}", b"[]", b"null", b"\n", b"\xff\xfe{", b"[" * 100_000)
-LINES = (
-    b"",
-    b"a",
-    b"a b",
-    b"a  b",
-    b"\xff",
-)
+LINES = (b"", b"a", b"a b", b"a  b", b"\xff")
 
 
 def damage(file, rng):
