@@ -184,9 +184,6 @@ def test_a_prompt_takes_no_new_memory(tmp_path, processes):
             print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     """
     found = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
     )
     assert min(map(int, found.stdout.split()[2:])) < 300  # without that care 2,600 and 4,000
