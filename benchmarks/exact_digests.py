@@ -6,8 +6,8 @@
     python benchmarks/exact_digests.py check "bundled: " "wide heads: hooks"
 
 40 cases, with one SHA-256 each: of logits (whole, cached and batched), hooked arrays, generated ids
-and scores. The file tests/references/exact_digests.json has the digests. `record` writes it; after
-that, every result of exact models has changed, so say so in CHANGELOG.md.
+and scores. The file tests/references/exact_digests.json has the digests. `record` writes it.
+Where another case than *hooks* changes, so do the results of exact models: say so in CHANGELOG.md.
 """
 
 import argparse

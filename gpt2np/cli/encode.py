@@ -1,7 +1,7 @@
 """Encode a corpus to one file of token ids, for training.
 
 INPUT is a text file, a table with a document per row (.jsonl, .csv, .tsv,
-.parquet), a folder of such files, or a pattern such as 'text/**/*.txt'. In
+.parquet), a folder of .txt files and tables, or a pattern ('text/**/*.md'). In
 every text, <|endoftext|> separates documents. Empty documents are dropped.
 
 The suffix of OUT selects the format:

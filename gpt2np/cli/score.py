@@ -1,9 +1,9 @@
 """Score documents: log probability, perplexity, bits per byte.
 
 FILE is a text file, a table with a document per row (.jsonl, .csv, .tsv,
-.parquet), a folder of such files, or a pattern such as 'text/**/*.txt'. In text
-files, <|endoftext|> separates documents. In tables, a row is one document, and
-<|endoftext|> in it is a special token like any other: see --special.
+.parquet), a folder of .txt files and tables, or a pattern ('text/**/*.md'). In
+text files, <|endoftext|> separates documents. In tables, a row is one document,
+and <|endoftext|> in it is a special token like any other: see --special.
 
 The command prints the perplexity of all documents together. With --out, it also
 writes a row for each document: the columns of the input, and then

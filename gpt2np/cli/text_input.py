@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import get_args
 
@@ -48,6 +49,8 @@ def read_texts(texts: list[str], kind: str) -> list[str]:
 def _read_text(text: str, kind: str) -> str:
     """Return `text`; for -, standard input without one trailing newline. A terminal is asked."""
     if text != "-":
+        if os.path.isfile(text):  # noqa: PTH113  (Path.is_file refuses a long text)
+            warnings.warn(f"the {kind} is the name of a file; to read it: < {text}", stacklevel=2)
         return decode_utf8(os.fsencode(text), f"the {kind}")
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")

@@ -1,8 +1,8 @@
 r"""Show how text is split into tokens.
 
-Each TEXT is tokenized separately. Standard input is read if TEXT is '-' or
-missing; one newline at its end is removed. Only the vocabulary of the model is
-downloaded.
+Each TEXT, which is no file's name, is tokenized separately. Standard input is
+read if TEXT is '-' or missing (< FILE); one newline at its end is removed. Only
+the vocabulary of the model is downloaded.
 
 Characters that cannot be displayed are escaped as in Python: "\n" for a line
 end, "\xf0" for one byte of a character that spans several tokens.

@@ -13,12 +13,12 @@ import {
   showSettings,
   state,
 } from "./state.js";
-import { pin, showError, startStory, stop } from "./story.js";
+import { pin, setStatus, showError, startStory, stop } from "./story.js";
 import { createTeach } from "./teach.js";
 import { $ } from "./view.js";
 
 addEventListener("unhandledrejection", (event) => {
-  showError(event.reason); // whatever was pressed
+  showError(event.reason); // whatever is pressed
   event.preventDefault();
 });
 startStory();
@@ -90,6 +90,7 @@ $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   setKey($("key").value);
   $("key-form").hidden = true;
+  setStatus("");
   start();
 });
 

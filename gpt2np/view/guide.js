@@ -188,7 +188,7 @@ export function createGuide(host, onRun) {
       return [passed > 1 ? rounds : `${neurons} First guess: `, guess, ", ", sure, " sure."];
     },
     /** Play the pass; the promise tells at its end whether nobody left the guide. */
-    play({ seconds, isGuided, waits, onEnd, turn: found = null }) {
+    play({ seconds, isGuided, waits, onEnd, turn: found }) {
       if (!waits) turn = found;
       isResult = isGuided;
       stops = waits ? [0] : isGuided ? stopsOf(host.phases(), turn) : null;

@@ -148,7 +148,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const look =
       guide?.stops && phase.layer !== 0
         ? guide.look(phase)
-        : phase.kind === "attention" && !isAtEnd() && pass.looks(phase.layer, view.line)[0];
+        : phase.kind === "attention" && pass.looks(phase.layer, view.line)[0];
     const isTold = guide?.stops && look?.before !== undefined;
     view.named = (isTold && look) || view.pointed || look || null;
     view.isGuided = Boolean(guide?.stops) && !guide.isResult;
