@@ -11,14 +11,15 @@ RULES = {"light": {}, "dark": {"runOnly": ["color-contrast"]}}
 def axe_findings(page: Any, *, with_minor: bool = True) -> list[tuple[str, str, list[str]]]:
     """Return each rule that an open page breaks, light or dark, with the first such elements."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page.evaluate(axe.axe_script)
     findings = []
     for scheme, rules in RULES.items():
         page.emulate_media(color_scheme=scheme)
+        options = {"resultTypes": ["violations"], **rules}
+        run = "options => axe.run(options).then(results => results.violations)"
         findings += [
             (scheme, rule["id"], [node["html"][:120] for node in rule["nodes"][:3]])
-            for rule in axe.run(page, options={"resultTypes": ["violations"], **rules}).response[
-                "violations"
-            ]
+            for rule in page.evaluate(run, options)
             if with_minor or rule["impact"] != "minor"
         ]
     return findings

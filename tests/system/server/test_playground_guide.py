@@ -269,7 +269,7 @@ class TestWrite:
                     tab.click(".skip-stops")
                 tab.locator("#story .piece:not(.given):not(.next)").nth(before).wait_for()
             tab.keyboard.press(key) if key else tab.click("#generate:text('Stop')")
-            wait_for_end(tab)
+            tab.wait_for_selector("#edit:not([hidden])")
             assert "Stopped." in tab.inner_text("#status")
             assert (0 < len(story(tab)[0]) - before < 200) == (when == "later")
 
