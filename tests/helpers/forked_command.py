@@ -11,10 +11,14 @@ from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 
 _FORK_FOR_EACH_LINE = """
-import importlib, json, os, signal, sys
+import importlib, json, os, signal, ssl, sys
 import gpt2np.cli.info, gpt2np.cli.generate, gpt2np.cli.tokenize
 import gpt2np.language_model, huggingface_hub.file_download, huggingface_hub.hf_api
+import gpt2np.cli.main, gpt2np.hub.download, huggingface_hub._snapshot_download, numpy.random
 from gpt2np.__main__ import main
+
+context = ssl.create_default_context()  # its certificates take longer to read than all else
+ssl.create_default_context = lambda *_, **__: context
 
 for line in sys.stdin:
     request = json.loads(line)
