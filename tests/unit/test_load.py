@@ -5,12 +5,7 @@ import json
 import pytest
 
 import gpt2np
-from gpt2np import (
-    CheckpointError,
-    GenerationOptions,
-    InvalidArgumentError,
-    LanguageModel,
-)
+from gpt2np import CheckpointError, GenerationOptions, InvalidArgumentError, LanguageModel
 
 
 @pytest.fixture

@@ -40,10 +40,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "several": (lambda lm: lm.generate(["a", "b"]), "for several prompts, call generate_batch"),
     "array": (lambda lm: lm.generate("a", top_k=np.ones(2)), r"top_k is array\(\[1., 1.\]\); it"),
     "prefix": (lambda lm: lm.generate("a", prefix="b"), "prefix is 'b'; it must be made by"),
-    "second prompt": (
-        lambda lm: lm.generate_batch(["a", 5, "b"]),
-        r"^prompt 2 of 3: prompt is 5",
-    ),
+    "second prompt": (lambda lm: lm.generate_batch(["a", 5, "b"]), r"^prompt 2 of 3: prompt is 5"),
     "text that is missing": (
         lambda lm: lm.score(["a", float("nan"), "b"]),
         "text 2 of 3: text is nan",
@@ -123,10 +120,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     ),
     "progress": (lambda lm: lm.score("a", progress=print), "progress is <built-in function print"),
     "processor": (lambda lm: lm.generate("a", logits_processor=5), "logits_processor is 5; it mus"),
-    "criteria": (
-        lambda lm: lm.generate("a", stopping_criteria=5),
-        "stopping_criteria is 5; it",
-    ),
+    "criteria": (lambda lm: lm.generate("a", stopping_criteria=5), "stopping_criteria is 5; it"),
     "on_token": (lambda lm: lm.generate("a", on_token=5), "on_token is 5; it must be a function"),
     "scheduled stream of another model": (
         lambda lm: Scheduler(copy.deepcopy(lm.model)).add(lm.stream("a").sequence),
@@ -140,15 +134,9 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         lambda lm: lm.generate("a", interventions=zero("embed"), prompt_logprobs=1),
         "interventions cannot be combined",
     ),
-    "size of a vocabulary": (
-        lambda lm: TrainingOptions(vocab_size="x"),
-        "vocab_size is 'x'; it",
-    ),
+    "size of a vocabulary": (lambda lm: TrainingOptions(vocab_size="x"), "vocab_size is 'x'; it"),
     "a text to evaluate": (lambda lm: perplexity(lm, "a text"), "documents is 'a text'; it must"),
-    "a text to train on": (
-        lambda lm: train("a", TrainingOptions()),
-        "documents is 'a'; it must",
-    ),
+    "a text to train on": (lambda lm: train("a", TrainingOptions()), "documents is 'a'; it must"),
     "model of explain": (lambda lm: explain(lm.model, "a"), "lm is <GPT2"),
 }
 

@@ -5,16 +5,7 @@ import pytest
 from helpers.stored_references import TINY
 
 from gpt2np import GPT2, InvalidArgumentError
-from gpt2np.interp import (
-    chain,
-    mean_ablate,
-    patch_from,
-    replace,
-    scale,
-    trace,
-    zero,
-    zero_head,
-)
+from gpt2np.interp import chain, mean_ablate, patch_from, replace, scale, trace, zero, zero_head
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +117,7 @@ class TestEdits:
 
     @pytest.mark.parametrize(
         ("pattern", "points"),
-        [
-            ("b*1.attn.z", {"blocks.1.attn.z"}),
-            ("blocks.[1]*resid", {"blocks.1.resid"}),
-        ],
+        [("b*1.attn.z", {"blocks.1.attn.z"}), ("blocks.[1]*resid", {"blocks.1.resid"})],
     )
     def test_patterns_mean_what_they_mean_to_trace(self, model, prompts, a, pattern, points):
         assert set(trace(model, prompts[0], pattern)) == points

@@ -8,11 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np.tokenizer import pre_tokenizer as module
-from gpt2np.tokenizer.pre_tokenizer import (
-    GPT2_PATTERN,
-    QWEN2_PATTERN,
-    make_pre_tokenizer,
-)
+from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, QWEN2_PATTERN, make_pre_tokenizer
 
 PATTERNS = [GPT2_PATTERN, QWEN2_PATTERN]
 ALPHABET = " \n\t\r\x0b\x1c\x85\u3000\x01\x02ab1.,'\"-sé漢\u0301"

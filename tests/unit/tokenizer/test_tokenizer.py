@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.tokenizer import bpe, formats
-from gpt2np.tokenizer.bpe import (
-    _merge_by_heap,
-    _merge_by_scanning,
-    merge_pairs,
-)
+from gpt2np.tokenizer.bpe import _merge_by_heap, _merge_by_scanning, merge_pairs
 from gpt2np.tokenizer.formats import read_vocabulary
 from gpt2np.tokenizer.trace import merge_steps
 from gpt2np.tokenizer.vocabulary import CHAR_TO_BYTE, bytes_to_chars, chars_to_bytes

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, QWEN2_PATTERN, make_pre_tokenizer
 from gpt2np.tokenizer.training import merges, report_training
-from gpt2np.tokenizer.training.train import (
-    TrainingOptions,
-    count_pieces,
-    train,
-)
+from gpt2np.tokenizer.training.train import TrainingOptions, count_pieces, train
 
 EOT = "<|endoftext|>"
 TEXT = "The cat sat on the mat. It's the cat's mat, 12 times; déjà vu 中文\n\n\tThe end.  " * 5
