@@ -52,11 +52,7 @@ class TestSwitchedOff:
         return tab
 
     @pytest.mark.parametrize(
-        ("part", "hook"),
-        [
-            ("5,0", zero_head(5, 0)),
-            ("3,mlp", scale("blocks.3.mlp.out", 0)),
-        ],
+        ("part", "hook"), [("5,0", zero_head(5, 0)), ("3,mlp", scale("blocks.3.mlp.out", 0))]
     )
     def test_the_second_text_is_that_of_the_changed_model(self, tab, lm, part, hook):
         before = story(tab)[0]
@@ -234,8 +230,7 @@ class TestSwitchedOff:
             tab.mouse.move(box["x"] + x, box["y"] + y, steps=9)
             tip = "head 2 of block 5: “␣and” → “␣Gre”"
             assert tab.inner_text(".machine-tip").startswith(tip)
-            after = tab.eval_on_selector(".machine-canvas", "canvas => canvas.toDataURL()")
-            assert before != after
+            assert before != tab.eval_on_selector(".machine-canvas", "canvas => canvas.toDataURL()")
         tab.mouse.down()
         tab.mouse.up()
         tab.wait_for_selector("#story-name:has-text('Without head 2 of block 5')")
