@@ -96,13 +96,7 @@ def small():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize(
-    ("dtype", "head"),
-    [
-        ("float32", False),
-        ("bfloat16", True),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "head"), [("float32", False), ("bfloat16", True)])
 def test_loading_takes_no_second_copy(dtype, head, small, folder):
     """Runs in a separate process, whose peak memory includes mapped pages."""
     tensors = {
@@ -110,9 +104,7 @@ def test_loading_takes_no_second_copy(dtype, head, small, folder):
     }
     tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
     if head:
-        tensors["lm_head.weight"] = tensors[
-            "lm_head.weight"
-        ].clone()  # a shared tensor would not be stored
+        tensors["lm_head.weight"] = tensors["lm_head.weight"].clone()  # else it is not stored
     small.save_pretrained(folder, state_dict=tensors, max_shard_size="100MB")
     files = list(folder.glob("*.safetensors"))
     stored = sum(path.stat().st_size for path in files)

@@ -42,11 +42,7 @@ def test_a_result_is_complete_if_only_stdout_fails(tmp_path, command, redirectio
 @posix
 @pytest.mark.parametrize(
     "command",
-    [
-        "encode t.txt out.bin",
-        "batch t.txt -n 1 --out out.jsonl",
-        "explain Hi -o out.html",
-    ],
+    ["encode t.txt out.bin", "batch t.txt -n 1 --out out.jsonl", "explain Hi -o out.html"],
 )
 def test_an_output_that_is_a_link_or_a_pipe(tmp_path, command):
     """A link is written through; a broken link and a pipe are refused and stay."""

@@ -16,11 +16,7 @@ from helpers.paths import CHECKOUT
 from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
 from gpt2np.data.options import ScoreOptions
 from gpt2np.distributed.cluster import Cluster, map_on_cluster
-from gpt2np.distributed.jobs import (
-    ModelArguments,
-    continue_on_ray,
-    score_on_ray,
-)
+from gpt2np.distributed.jobs import ModelArguments, continue_on_ray, score_on_ray
 from gpt2np.evaluation.corpus import score_corpus
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.prompts import continue_file

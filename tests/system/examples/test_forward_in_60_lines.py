@@ -41,9 +41,7 @@ def test_ids_and_logits_are_those_of_the_package(example, lm):
 
 def test_its_greedy_text_is_that_of_the_package(lm):
     command = [sys.executable, str(FILE), PROMPT, "24"]
-    environment = os.environ | {
-        "OPENBLAS_NUM_THREADS": "1"
-    }  # threads slow down such small products
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # threads slow such small products
     result = subprocess.run(command, capture_output=True, env=environment, check=True)
     expected = PROMPT + lm.generate(PROMPT, temperature=0, max_new_tokens=24).text
     assert result.stdout.decode().replace("\r\n", "\n") == expected + "\n"

@@ -20,6 +20,7 @@ WALKTHROUGH = CHECKOUT / "examples" / "walkthrough"
 PATHS = sorted(WALKTHROUGH.glob("[0-9]_*.ipynb"))
 TIMEOUT = 300  # seconds; at most 15 on an idle machine
 NOT_COMPARED = "not-compared"  # tag of cells that measure time
+# No test compares pictures; their layout takes half the time.
 PLAIN_PICTURES = """%reset -f
 %matplotlib inline
 %config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
@@ -68,10 +69,7 @@ def kernel():
 
 
 def execute(path, kernel):
-    """Execute a notebook without the names of others; return new outputs, and the seconds taken.
-
-    No test compares pictures; those of this run have no layout, which takes half the time.
-    """
+    """Execute a notebook without the names of others; return new outputs, and the seconds taken."""
     fresh = nbformat.read(path, 4)
     fresh.cells.insert(0, nbformat.v4.new_code_cell(PLAIN_PICTURES))
     start = time.perf_counter()
