@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 from helpers.chat_models import chat_model
@@ -14,7 +15,7 @@ from helpers.paths import CHECKOUT
 from gpt2np.chat import ChatSession
 
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
-llm = pytest.importorskip("llm")
+pytestmark = pytest.mark.skipif(find_spec("llm") is None, reason="needs llm")  # slow to import
 
 SHORT = ("-o", "seed", "7", "-o", "max_new_tokens", "12")
 
@@ -30,30 +31,6 @@ def site(tmp_path_factory):
     [(name, module)] = project["entry-points"]["llm"].items()
     (installed / "entry_points.txt").write_text(f"[llm]\n{name} = {module}\n")
     return folder
-
-
-@pytest.fixture
-def llm_process(site, tmp_path):
-    """llm_process(*arguments): run llm's command line in a process of its own."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(site)]),
-        "LLM_USER_PATH": str(tmp_path / "user"),
-        "LLM_LOAD_PLUGINS": "llm-gpt2np",
-    }
-
-    def run(*arguments, python=()):
-        return subprocess.run(
-            [sys.executable, *python, "-m", "llm", *arguments],
-            input="",
-            capture_output=True,
-            check=True,
-            text=True,
-            env=environment,
-            timeout=120,
-        )
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +75,11 @@ def chat_folder(tmp_path, bundled):
     return chat_model(tmp_path / "chat", bundled)
 
 
-def test_continues_the_prompt(llm_process, run_llm, lm):
+def test_continues_the_prompt(run_llm, lm):
     expected = lm.generate("Once upon a time", seed=7, max_new_tokens=12, temperature=0.5)
     options = (*SHORT, "-o", "temperature", "0.5", "-u")
-    for run, more in ((llm_process, ()), (run_llm, ("--no-stream",))):
-        result = run("-m", "gpt2np/bundled", "Once upon a time", *options, *more)
+    for more in ((), ("--no-stream",)):
+        result = run_llm("-m", "gpt2np/bundled", "Once upon a time", *options, *more)
         assert result.stdout == expected.text + "\n"
         n_prompt, n_new = len(expected.prompt_ids), len(expected.ids)
         assert result.stderr.strip() == f"Token usage: {n_prompt} input, {n_new} output"
@@ -116,17 +93,15 @@ def test_a_base_model_continues_its_conversation(run_llm, lm):
 
 
 def test_log(run_llm):
-    run_llm("-m", "gpt2np/bundled", "The king", "-o", "max_new_tokens", "5", "-o", "seed", "1")
+    king = ("-m", "gpt2np/bundled", "The king", "-o", "max_new_tokens", "5", "-o", "seed")
+    run_llm(*king, "1")
     [entry] = json.loads(run_llm("logs", "--json").stdout)
     assert entry["model"] == "gpt2np/bundled"
     assert entry["options_json"] == {"max_new_tokens": 5, "seed": 1}
     assert (entry["input_tokens"], entry["output_tokens"]) == (2, 5)
     assert entry["response_json"]["finish_reason"] == "length"
     seed = entry["response_json"]["seed"]
-    again = run_llm(
-        "-m", "gpt2np/bundled", "The king", "-o", "max_new_tokens", "5", "-o", "seed", seed
-    )
-    assert again.stdout[:-1] == entry["response"]
+    assert run_llm(*king, seed).stdout[:-1] == entry["response"]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +119,8 @@ def test_options(run_llm, lm, name, value, option):
 
 
 def test_a_schema(run_llm):
-    answer = json.loads(
-        run_llm("-m", "gpt2np/bundled", "A fox: ", *SHORT, "--schema", "a int").stdout
-    )
+    result = run_llm("-m", "gpt2np/bundled", "A fox: ", *SHORT, "--schema", "a int")
+    answer = json.loads(result.stdout)
     assert list(answer) == ["a"] and isinstance(answer["a"], int)
 
 
@@ -179,9 +153,8 @@ def test_a_model_with_a_chat_template_chats(run_llm, chat_folder):
     run_llm("aliases", "set", "chatty", f"gpt2np/{chat_folder}")
     assert run_llm("-m", "chatty", "Hello!", "-s", "Be brief.", *SHORT).stdout[:-1] == answers[0]
     assert run_llm("-c", "And then?", *SHORT).stdout[:-1] == answers[1]
-    talk = run_llm(
-        "chat", "-m", "chatty", "-s", "Be brief.", *SHORT, stdin="Hello!\nAnd then?\nquit\n"
-    )
+    chat = ("chat", "-m", "chatty", "-s", "Be brief.", *SHORT)
+    talk = run_llm(*chat, stdin="Hello!\nAnd then?\nquit\n")
     assert all(answer in talk.stdout for answer in answers)
 
 
@@ -199,9 +172,19 @@ def test_an_answer_contains_no_special_token(chat_folder):
 @pytest.mark.parametrize(
     "arguments", [pytest.param(("--help",), marks=pytest.mark.slow), ("models", "--options")]
 )
-def test_the_plugin_imports_neither_model_nor_numpy(llm_process, arguments):
-    imports = llm_process(*arguments, python=("-X", "importtime")).stderr
+def test_the_plugin_imports_neither_model_nor_numpy(site, tmp_path, arguments):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(site)]),
+        "LLM_USER_PATH": str(tmp_path / "user"),
+        "LLM_LOAD_PLUGINS": "llm-gpt2np",
+    }
+    command = [sys.executable, "-X", "importtime", "-m", "llm", *arguments]
+    result = subprocess.run(
+        command, capture_output=True, check=True, text=True, env=environment, timeout=120
+    )
+    assert ("gpt2np/bundled" in result.stdout) == ("models" in arguments)
     # llm imports the plugin with importlib, which -X importtime omits, and NumPy with sqlite_utils.
     light = {"errors", "options", "limits", "option_types", "generation", "generation.options"}
-    modules = set(re.findall(r" (gpt2np[\w.]*)$", imports, re.MULTILINE))
+    modules = set(re.findall(r" (gpt2np[\w.]*)$", result.stderr, re.MULTILINE))
     assert modules == {f"gpt2np.{name}" for name in light}

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from helpers.axe import axe_findings
 from helpers.explain_pages import MARKUP, PROMPT, SIGNS, described_logits
-from helpers.playground import cells, set_moment
+from helpers.playground import FASTER, cells, set_moment
 
-from gpt2np import load
 from gpt2np.interp import logit_lens, nearest_tokens, trace
 from gpt2np.model.ops import softmax
 from gpt2np.view.explain import explain
@@ -38,6 +37,7 @@ def open_page(browser, tmp_path):
             viewport={"width": width, "height": 900}, offline=True, **options
         )
         contexts.append(context)
+        context.add_init_script(f"{FASTER}(10)")
         tab = context.new_page()
         tab.on("console", lambda message: wrong.append(message.text))
         tab.on("pageerror", lambda error: wrong.append(str(error)))
@@ -182,8 +182,8 @@ def test_without_the_script(open_page, page):
 
 
 @pytest.mark.parametrize("prompt", [MARKUP, SIGNS], ids=["markup", "signs"])
-def test_a_hostile_prompt_shows_itself_and_does_nothing(open_page, bundled, prompt):
-    tab = open_page(explain(load(bundled), prompt), width=360)
+def test_a_hostile_prompt_shows_itself_and_does_nothing(open_page, lm, prompt):
+    tab = open_page(explain(lm, prompt), width=360)
     tab.locator(".machine-lines [data-line]").first.click()
     tab.click('.machine-blocks [data-layer="0"]', force=True)
     assert tab.evaluate("window.hacked") is None

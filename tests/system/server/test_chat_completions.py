@@ -36,14 +36,8 @@ def test_a_content_can_have_parts(chat_client):
 
 
 def test_streams_join_to_the_answer(chat_client):
-    fields = {
-        "max_tokens": 20,
-        "seed": 3,
-        "temperature": 2,
-        "n": 2,
-        "logprobs": True,
-        "top_logprobs": 2,
-    }
+    fields = {"max_tokens": 20, "seed": 3, "temperature": 2, "n": 2}
+    fields |= {"logprobs": True, "top_logprobs": 2}
     whole = chat(chat_client, **fields).json()["choices"]
     response = chat(chat_client, **fields, stream=True)
     *events, done = [line for line in response.text.splitlines() if line]

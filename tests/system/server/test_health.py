@@ -1,6 +1,7 @@
-"""An engine that cannot run: /health and the timeout notice it."""
+"""An engine that takes too long or cannot run: the timeout and /health notice it."""
 
 import asyncio
+import json
 import threading
 
 import httpx
@@ -28,6 +29,15 @@ def answers(lm, *requests, timeout=0.2):
 
 HEALTH = ("GET", "/health", None)
 COMPLETION = ("POST", "/v1/completions", {"max_tokens": 1})
+
+
+def test_a_request_that_takes_too_long_ends(lm):
+    body = {"prompt": "The fox", "max_tokens": 480, "ignore_eos": True, "n": 16}
+    requests = [("POST", "/v1/completions", {**body, "stream": stream}) for stream in (0, 1)]
+    whole, stream = answers(lm, *requests, timeout=0.6)
+    assert whole.status_code == 504 and "0.6 seconds" in whole.json()["error"]["message"]
+    *_, last, done = stream.text.split("\n\n")[:-1]
+    assert done == "data: [DONE]" and "0.6 seconds" in json.loads(last[6:])["error"]["message"]
 
 
 def test_an_engine_that_makes_no_step_is_noticed(lm, monkeypatch):

@@ -3,21 +3,17 @@
 import pytest
 from helpers.request_fields import FIELDS
 
-openai = pytest.importorskip("openai")
-
 
 @pytest.fixture(scope="module")
 def client(server):
+    openai = pytest.importorskip("openai")  # slow to import
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret", max_retries=0)
-
-
-def generate(lm, prompt, **options):
-    return lm.generate(prompt, **{"temperature": 1.0, "top_k": 0, "max_new_tokens": 16, **options})
 
 
 @pytest.mark.parametrize(("fields", "options"), FIELDS, ids=str)
 def test_every_field(client, lm, fields, options):
-    expected = generate(lm, "The king was", seed=11, **options)
+    options = {"temperature": 1.0, "top_k": 0, "max_new_tokens": 16, **options}
+    expected = lm.generate("The king was", seed=11, **options)
     arguments = {"model": "bundled", "prompt": "The king was", "seed": 11}
     answer = client.completions.create(**arguments, extra_body=fields)
     texts = [c.text for c in (expected, *expected.alternatives)]
@@ -31,6 +27,8 @@ def test_every_field(client, lm, fields, options):
 
 
 def test_errors(client):
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.completions.create(model="bundled", prompt="a", temperature=-1)
     with pytest.raises(openai.NotFoundError):

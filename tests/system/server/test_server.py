@@ -22,7 +22,7 @@ from helpers.server import running_server
 
 from gpt2np.runtime.ranks import max_processes
 
-PROMPTS = ["Once upon a time", "The fox", "A king", "In the", "", "1, 2, 3,", "“Où?” 🦊"]
+PROMPTS = ["The fox", "", "1, 2, 3,", "“Où?” 🦊"]
 
 
 @contextmanager
@@ -103,9 +103,8 @@ class TestCompletions:
         for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
             if token.isascii() and not token.startswith("\\x"):
                 assert text[offset:].startswith(token)
-        [prompt_only] = complete(client, prompt=[ids], max_tokens=0, logprobs=1, echo=True)[
-            "choices"
-        ]
+        only = complete(client, prompt=[ids], max_tokens=0, logprobs=1, echo=True)
+        [prompt_only] = only["choices"]
         assert prompt_only["text"] == "The fox ran to the river. 🦊"
         assert len(prompt_only["logprobs"]["tokens"]) == len(ids)
 
@@ -146,16 +145,18 @@ class TestCompletions:
         assert (last["finish_reason"], last["stop_reason"]) == (finish_reason, stop_reason)
 
 
+def parts_of(choice, chunks):
+    return [c for chunk in chunks for c in chunk["choices"] if c["index"] == choice["index"]]
+
+
 class TestStreams:
     def test_the_pieces_join_to_the_text(self, client):
         for prompt in PROMPTS:
-            fields = {"prompt": prompt, "seed": 2, "max_tokens": 30, "logprobs": 2, "n": 2}
+            fields = {"prompt": prompt, "seed": 2, "max_tokens": 16, "logprobs": 2, "n": 2}
             whole = complete(client, **fields, return_token_ids=True)
             chunks = read_events(client, **fields, return_token_ids=True)
             for choice in whole["choices"]:
-                parts = [
-                    c for chunk in chunks for c in chunk["choices"] if c["index"] == choice["index"]
-                ]
+                parts = parts_of(choice, chunks)
                 assert "".join(part["text"] for part in parts) == choice["text"]
                 assert joined(part["token_ids"] for part in parts) == choice["token_ids"]
                 assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"]
@@ -178,9 +179,7 @@ class TestStreams:
         whole = complete(client, **fields)["choices"]
         chunks = read_events(client, **fields)
         for choice in whole:
-            parts = [
-                c for chunk in chunks for c in chunk["choices"] if c["index"] == choice["index"]
-            ]
+            parts = parts_of(choice, chunks)
             assert "".join(part["text"] for part in parts) == choice["text"]
             tokens = joined(part["logprobs"]["text_offset"] for part in parts)
             assert tokens == choice["logprobs"]["text_offset"]
@@ -284,21 +283,8 @@ class TestQueueAndCancellation:
                 assert response.status_code == 400 and response.json()["error"]["param"] == name
             complete(client, prompt="The fox", seed=1)
 
-    def test_a_request_that_takes_too_long_ends(self, tmp_path):
-        arguments = ("--model", "bundled", "--timeout", "0.3")
-        with server_and_client(tmp_path, *arguments) as (_, client):
-            response = client.post("/v1/completions", json={**LONG, "n": 16})
-            assert response.status_code == 504
-            assert "0.3 seconds" in response.json()["error"]["message"]
-            *_, last = read_events(client, **LONG, n=16)
-            assert "0.3 seconds" in last["error"]["message"]
-
     def test_metrics_add_up_to_the_usage_of_all_kinds_of_requests(self, client):
-        kinds = [
-            {"n": 3},
-            {"temperature": 0},
-            {"prompt": ["The fox", "A king"], "n": 2},
-        ]
+        kinds = [{"n": 3}, {"temperature": 0}, {"prompt": ["The fox", "A king"], "n": 2}]
         growth = growth_from_here(client)
         usages = [complete(client, **{"prompt": "The fox", **kind})["usage"] for kind in kinds]
         for kind in kinds[:2]:
@@ -321,7 +307,7 @@ def test_requests_while_the_models_processes_are_killed(tmp_path, lm):
         expected = [generate(lm, "The fox", seed=1).text]
         assert texts(client) == expected
         with ThreadPoolExecutor(4) as pool:
-            fields = {**LONG, "max_tokens": 200, "n": 4}
+            fields = {**LONG, "max_tokens": 100, "n": 4}
             requests = [pool.submit(read_events, client, **fields) for _ in range(2)]
             requests += [pool.submit(client.post, "/v1/completions", json=fields)]
             wait_until(lambda: metric(client, "num_requests_running") == 12)

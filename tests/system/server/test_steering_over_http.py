@@ -1,8 +1,7 @@
 """Interventions over HTTP while generating: the library's texts, limits, and other streams."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
 from gpt2np.interp import add, direction, scale, zero_head
@@ -12,11 +11,11 @@ POINT = "blocks.3.resid"
 
 
 @pytest.fixture
-def complete(server):
+def complete(client):
     def complete(*interventions, **fields):
         body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0.8, "seed": 5, "logprobs": 5}
         body |= {"interventions": list(interventions)} | fields
-        return httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+        return client.post("/v1/completions", json=body)
 
     return complete
 
@@ -67,14 +66,13 @@ def test_several_interventions(complete, lm, steering):
     assert_same(complete(head, temperature=0), generated(lm, zero_head(3, 2), temperature=0))
 
 
-def test_samples_and_streams(complete, server, lm, steering):
+def test_samples_and_streams(complete, client, lm, steering):
     several = complete(edit(steering, 3), n=3).json()["choices"]
     for i, choice in enumerate(several):
         assert choice["text"] == generated(lm, steering.add(3), seed=5 + i).text
     body = {"prompt": PROMPT, "max_tokens": 20, "seed": 5, "temperature": 0.8, "stream": True}
     body["interventions"] = [edit(steering, 3)]
-    url = f"{server.url}/v1/completions"
-    with httpx.stream("POST", url, json=body, timeout=60) as response:
+    with client.stream("POST", "/v1/completions", json=body) as response:
         assert response.read().count(b"data:") > 10
 
 
@@ -98,19 +96,13 @@ def test_wrong_requests(complete, fields, words):
     assert words in error["message"] and error["param"].startswith("interventions")
 
 
-def test_an_overflow_ends_its_own_text_only(complete, server, steering):
+def test_an_overflow_ends_its_own_text_only(complete, client, steering):
     """Activations that are not finite are no reason to end another client's stream."""
     body = {"prompt": PROMPT, "max_tokens": 150, "ignore_eos": True, "seed": 1}
-    found = {}
-
-    def other():
-        found["text"] = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    grown = [{"point": f"blocks.{i}.resid", "factor": 1000} for i in range(6)] * 3
-    response = complete(*grown, {"point": "embed", "vector": [1e6], "strength": 1000})
-    assert response.status_code == 400
-    assert "not numbers with" in response.json()["error"]["message"]
-    thread.join()
-    assert found["text"]["usage"]["completion_tokens"] == 150
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(client.post, "/v1/completions", json=body)
+        grown = [{"point": f"blocks.{i}.resid", "factor": 1000} for i in range(6)] * 3
+        response = complete(*grown, {"point": "embed", "vector": [1e6], "strength": 1000})
+        assert response.status_code == 400
+        assert "not numbers with" in response.json()["error"]["message"]
+        assert other.result().json()["usage"]["completion_tokens"] == 150

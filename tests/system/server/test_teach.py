@@ -5,7 +5,6 @@ import gc
 import json
 import os
 import re
-import shutil
 import signal
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ import pytest
 from helpers.paths import CHECKOUT
 from helpers.playground import in_sight, look_at, set_inputs, wait_for_end
 from helpers.processes import children, is_running, wait_until
+from helpers.random_models import save_byte_model
 from helpers.server import running_server
 from safetensors.numpy import save
 
@@ -34,7 +34,6 @@ from gpt2np.training.teach import N_STEPS, SNAPSHOTS
 PAGE = (CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt").read_text()
 PARAGRAPH = PAGE.partition("\n\n")[0]
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}
-MEMORIZED = " there was a little red fox who lived under the roots of an old o"
 
 
 @contextmanager
@@ -46,8 +45,8 @@ def teaching(client, text=PAGE):
         yield (json.loads(line[6:]) for line in lines if line.startswith("data: "))
 
 
-def write(client, model="bundled"):
-    response = client.post("/v1/completions", json={**PROMPT, "model": model})
+def write(client, model="bundled", **fields):
+    response = client.post("/v1/completions", json={**PROMPT, "model": model, **fields})
     return response.status_code, response.json().get("choices", [{}])[0].get("text")
 
 
@@ -71,29 +70,36 @@ def focused(tab, what="textContent"):
     return tab.evaluate(f"document.activeElement.{what}")
 
 
-def test_a_page_is_learned_beside_the_old_model_and_forgotten(server, client):
-    before = write(client)
-    with teaching(client, PARAGRAPH) as events:
-        first = next(events)
-        assert first["n_steps"] == N_STEPS and 40 < first["n_tokens"] < 80
-        found = []
-        for event in events:
-            if "is_done" in event:
-                break
-            found.append(event)
-            assert event["is_ready"] == (event["step"] in SNAPSHOTS)
-            if event["step"] == SNAPSHOTS[0]:
-                assert write(client, first["model"])[0] == 200
-        losses = [event["loss"] for event in found]
-        assert [event["step"] for event in found] == list(range(N_STEPS + 1))
-        assert losses[0] > 2.5 and max(losses[-5:]) < 0.2
-        assert write(client, first["model"]) == (200, MEMORIZED)
-        assert write(client) == before
-        assert not trainings(server.process.pid)
-        names = [model["id"] for model in client.get("/v1/models").json()["data"]]
-        assert names == ["bundled"]  # the page is its client's own
-    wait_until(lambda: write(client, first["model"])[0] == 404)
-    assert write(client) == before
+def test_a_page_is_learned_beside_the_old_model_and_forgotten(tmp_path):
+    save_byte_model(tmp_path / "model", n_embd=128, n_inner=256)
+    old, page = str(tmp_path / "model"), "The fox ran."
+    with (
+        running_server(tmp_path, "--model", old) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        before = write(client, old)
+        with teaching(client, page) as events:
+            first = next(events)
+            assert first["n_steps"] == N_STEPS and first["n_tokens"] == len(page)
+            found = []
+            for event in events:
+                if "is_done" in event:
+                    break
+                found.append(event)
+                assert event["is_ready"] == (event["step"] in SNAPSHOTS)
+                if event["step"] == SNAPSHOTS[0]:
+                    assert write(client, first["model"])[0] == 200
+            losses = [event["loss"] for event in found]
+            assert [event["step"] for event in found] == list(range(N_STEPS + 1))
+            assert losses[0] > 2.5 and max(losses[-5:]) < 0.2
+            fields = {"prompt": "The", "max_tokens": len(" fox ran.")}
+            assert write(client, first["model"], **fields) == (200, " fox ran.")
+            assert write(client, old) == before
+            assert not trainings(server.process.pid)
+            names = [model["id"] for model in client.get("/v1/models").json()["data"]]
+            assert names == [old]  # the page is its client's own
+        wait_until(lambda: write(client, first["model"])[0] == 404)
+        assert write(client, old) == before
 
 
 def test_a_stopped_training_keeps_what_it_has_learned(server, client):
@@ -112,7 +118,7 @@ def test_at_the_time_limit_the_model_keeps_what_it_has_learned(lm, monkeypatch):
     engine = Engine(lm, Metrics(), ServerOptions())
 
     async def events():
-        stream = teach.teach_page(teach.Taught(), engine, PAGE, lambda: False)
+        stream = teach.teach_page(teach.Taught(), engine, "A fox.", lambda: False)
         async with aclosing(stream):
             return [json.loads((await anext(stream))[6:]) for _ in range(4)]
 
@@ -145,10 +151,7 @@ def _starts(client):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("a", "it needs 2 tokens"),
-        ("x" * 20_001, "at most 20000 characters"),
-    ],
+    [("a", "it needs 2 tokens"), ("x" * 20_001, "at most 20000 characters")],
 )
 def test_a_text_of_the_wrong_length_is_refused(client, text, message):
     response = client.post("/api/teach", json={"text": text})
@@ -228,7 +231,7 @@ def test_a_model_that_is_too_large_is_refused(lm, monkeypatch):
 
 
 def test_other_streams_go_on_while_a_page_is_learned(client):
-    fields = {"prompt": "Once", "max_tokens": 300, "stream": True, "seed": 1}
+    fields = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True, "seed": 1}
     with ThreadPoolExecutor(1) as pool, teaching(client) as events:
         next(events), next(events)
 
@@ -244,7 +247,7 @@ def test_a_server_that_ends_leaves_no_process(tmp_path, kind):
     with (
         running_server(tmp_path, "--model", "bundled") as server,
         httpx.Client(base_url=server.url, timeout=60) as client,
-        teaching(client) as events,
+        teaching(client, PARAGRAPH) as events,
     ):
         next(events), next(events)
         (child,) = trainings(server.process.pid)
@@ -259,28 +262,23 @@ class TestPage:
     def tab(self, open_tab):
         return open_tab(height=720, expected=["400 (Bad Request)"], reduced_motion="reduce")
 
-    @pytest.mark.parametrize(
-        ("text", "page", "found"),
-        [
-            (
-                "and then the Fox ran home.",
-                "The fox ran off. Then the fox ran!",
-                [4],
-            ),
-            ("don’t stop", "they don’t", [1]),
-            ("x a B c d e, y b c d e f g!", "a b c d e f g", [6, "a B c d e", "b c d e f g"]),
-            ("a b c d e f x", "a b c d e; c d e f x", [5, "a b c d e f x"]),
-            ("a b", "c d", [0]),
-            ("", "", [0]),
-        ],
-    )
-    def test_every_run_of_five_words_of_the_page_is_marked(self, tab, text, page, found):
-        script = """async ([text, page]) => {
+    def test_every_run_of_five_words_of_the_page_is_marked(self, tab):
+        script = """async pairs => {
             const { copied } = await import("./playground/teach.js");
-            const { count, marks } = copied(text, page);
-            return [count, ...marks.map(([start, end]) => text.slice(start, end))];
+            return pairs.map(([text, page]) => {
+                const { count, marks } = copied(text, page);
+                return [count, ...marks.map(([start, end]) => text.slice(start, end))];
+            });
         }"""
-        assert tab.evaluate(script, [text, page]) == found
+        found = {
+            ("and then the Fox ran home.", "The fox ran off. Then the fox ran!"): [4],
+            ("don’t stop", "they don’t"): [1],
+            ("x a B c d e, y b c d e f g!", "a b c d e f g"): [6, "a B c d e", "b c d e f g"],
+            ("a b c d e f x", "a b c d e; c d e f x"): [5, "a b c d e f x"],
+            ("a b", "c d"): [0],
+            ("", ""): [0],
+        }
+        assert tab.evaluate(script, [*found]) == [*found.values()]
 
     def test_teach_then_forget(self, tab, client):
         tab.fill("#prompt", "Once upon a time")
@@ -328,7 +326,7 @@ class TestPage:
 
     def test_stop_keeps_the_model_and_the_next_page_replaces_it(self, tab):
         tab.click("#teach-button")
-        tab.fill("#teach-text", PAGE + PAGE)
+        tab.fill("#teach-text", PAGE)
         press(tab, "Teach")
         tab.locator(".machine-says", has_text="Untaught → taught").wait_for()
         tab.locator(".machine-blocks button").first.press("Enter")
@@ -365,19 +363,17 @@ class TestPage:
         assert "has forgotten its page" in tab.inner_text("#status:not(.wrong)")
         assert tab.input_value("#prompt") == "A fox"
 
-    def test_another_model_forgets_the_page(self, open_tab, bundled, tmp_path):
-        other = shutil.copytree(bundled, tmp_path / "other")
-        with running_server(tmp_path, "--model", "bundled", "--model", str(other)) as server:
-            tab = open_tab(url=server.url)
-            tab.click("#teach-button")
-            tab.fill("#teach-text", "A fox ran.")
-            press(tab, "Teach")
-            tab.locator("#teach figcaption", has_text="Loss").wait_for()
-            press(tab, "Stop and keep")
-            tab.locator(".taught", has_text="has learned your page").wait_for()
-            tab.select_option("#model", str(other))
-            tab.locator(".taught").wait_for(state="hidden")
-            with tab.expect_request("**/v1/completions") as asked:
-                tab.click("#generate")
-            assert asked.value.post_data_json["model"] == str(other)
-            tab.close()
+    def test_another_model_forgets_the_page(self, open_tab, chat_client):
+        tab = open_tab(url=str(chat_client.base_url).rstrip("/"))
+        tab.click("#teach-button")
+        tab.fill("#teach-text", "A fox ran.")
+        press(tab, "Teach")
+        tab.locator("#teach figcaption", has_text="Loss").wait_for()
+        press(tab, "Stop and keep")
+        tab.locator(".taught", has_text="has learned your page").wait_for()
+        tab.select_option("#model", "bundled")
+        tab.locator(".taught").wait_for(state="hidden")
+        with tab.expect_request("**/v1/completions") as asked:
+            tab.click("#generate")
+        assert asked.value.post_data_json["model"] == "bundled"
+        tab.close()

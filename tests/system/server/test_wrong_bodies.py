@@ -11,7 +11,7 @@ JSON = {"Content-Type": "application/json"}
 FUNCTION = {"name": "add", "parameters": {"type": "object"}}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 WRONG_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "x"}}}
-
+TWO_SCHEMAS = {"structured_outputs": {"json": {}}, "response_format": {"type": "json_object"}}
 
 OF_COMPLETIONS = [  # a body, and words of the error
     ({"prompt": 5}, "prompt"),
@@ -57,10 +57,7 @@ OF_COMPLETIONS = [  # a body, and words of the error
     ({"structured_outputs": {"regex": "("}}, "pattern"),
     ({"structured_outputs": {"regex": "a\ud800"}}, "structured_outputs.regex: lone surrogate"),
     ({"structured_outputs": {"choice": ["a" * 99]}, "max_tokens": 3}, "max_tokens and the context"),
-    (
-        {"structured_outputs": {"json": {}}, "response_format": {"type": "json_object"}},
-        "contradicts another schema",
-    ),
+    (TWO_SCHEMAS, "contradicts another schema"),
     *(({name: ["x"]}, f"{name} is not supported") for name in REFUSED),
 ]
 OF_STREAMS = [

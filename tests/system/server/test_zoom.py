@@ -1,7 +1,10 @@
 """Going into the Machine: every number on the way is the library's."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
+from helpers.playground import open_tabs
 from helpers.random_models import save_byte_model
 from helpers.server import running_server
 
@@ -10,15 +13,10 @@ from gpt2np.interp.description import MAX_LINES
 from gpt2np.model.ops import softmax
 
 PROMPT = "The little fox ran"
+SCALED = {"scale_attn_by_inverse_layer_idx": True}
 SHAPES = {
     "bundled": None,
-    "odd": {"n_embd": 35, "n_head": 5, "n_inner": 17, "n_layer": 3},
-    "scaled by block": {
-        "n_embd": 24,
-        "n_head": 3,
-        "n_layer": 4,
-        "scale_attn_by_inverse_layer_idx": True,
-    },
+    "odd, scaled by block": {"n_embd": 35, "n_head": 5, "n_inner": 17, "n_layer": 4} | SCALED,
     "12 blocks": {"n_embd": 192, "n_head": 12, "n_inner": 768, "n_layer": 12},
     "GPT-2 small": {"n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 12},
 }
@@ -80,28 +78,23 @@ class Zoomed:
         )
 
 
-@pytest.fixture(scope="module", params=shapes({"bundled", "odd", "scaled by block"}))
+@pytest.fixture(scope="module", params=shapes({"bundled", "odd, scaled by block"}))
 def zoomed(request, browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     name = "bundled"
     if SHAPES[request.param] is not None:
         name = str(folder / "model")
         save_byte_model(folder / "model", **SHAPES[request.param])
-    with running_server(folder, "--model", name) as server:
-        context = browser.new_context(reduced_motion="reduce")
-        tab = context.new_page()
-        foreign = []
-        tab.on("request", lambda r: None if r.url.startswith(server.url) else foreign.append(r.url))
-        tab.on("pageerror", lambda error: foreign.append(str(error)))
-        tab.goto(server.url)
-        tab.wait_for_selector("html[data-ready]")
+    with (
+        running_server(folder, "--model", name) as server,
+        contextmanager(open_tabs)(browser, server) as open_tab,
+    ):
+        tab = open_tab(height=720, reduced_motion="reduce")
         tab.fill("#prompt", PROMPT)
         lm = LanguageModel.load(name)
         last = lm.tokenizer.decode(lm.encode_prompt(PROMPT)[-1:]).replace(" ", "␣")
         tab.wait_for_selector(f"#machine [data-line][aria-selected=true]:has-text('{last}')")
         yield Zoomed(tab, lm)
-        context.close()
-        assert not [each for each in foreign if not each.startswith("data:")]
 
 
 def close(shown, expected, tolerance=1e-6):
