@@ -44,7 +44,8 @@ class Part(TypedDict, total=False):
     """The part of an array that an intervention edits.
 
     Attributes:
-        positions: tokens, or queries (rows) of a pattern; negative positions count from the end.
+        positions: tokens, or queries (rows) of a pattern; negative positions count from the end
+            of the tokens that a pass reads. `score` does not read a text's last token.
         heads: heads of an array with a head axis.
         channels: entries of the last axis: channels, neurons, or keys (columns) of a pattern.
     """

@@ -291,7 +291,7 @@ def project_heads(x: Array, w: PackedMatrix, heads: slice) -> Array:
     else:
         columns = factors.reshape(len(factors), -1, 3, n_head * d).swapaxes(1, 2)
         qkv = matmul(rows, columns[..., heads.start * d : heads.stop * d])  # (groups, 3, N, h·D)
-        qkv = qkv.reshape(len(factors), 3, n, -1, d).swapaxes(2, 3)
+        qkv = qkv.reshape(len(factors), 3, n, heads.stop - heads.start, d).swapaxes(2, 3)
     if w.scale is not None:
         qkv *= w.scale.reshape(groups, 3, n_head, 1, d)[:, :, heads]
     qkv = sum_partials(qkv)

@@ -24,7 +24,7 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import Weights
 from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
-from gpt2np.runtime.context import Context, ExactContext, Hook
+from gpt2np.runtime.context import Context, ExactContext, Hook, as_chain
 from gpt2np.runtime.kv_cache import KVCache, KVStore, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.options import ModelOptions
@@ -174,8 +174,7 @@ class GPT2:
 
     def new_cache(self) -> KVCache:
         """Return an empty KV cache for one sequence."""
-        group = self._group
-        allocate = group.allocate if group else None
+        allocate = group.allocate if (group := self._group) else None
         store = KVStore(self.config, self.dtype, allocate=allocate)
         return KVCache(store, weights=self.weights)
 
@@ -210,7 +209,7 @@ class GPT2:
     @processes.setter
     def processes(self, count: int | Literal["auto"]) -> None:
         options_of(ModelOptions)["processes"].check(count)
-        if count == self.processes:
+        if count == self.processes or self.exact:
             return
         if self._group:
             self._group.close()
@@ -220,8 +219,6 @@ class GPT2:
             from gpt2np.runtime.rank_tuner import RankTuner
 
             tuner = RankTuner(thread_count(), self.config.n_head)
-        if self.exact:
-            return
         if (size := min(tuner.max_ranks if tuner else int(count), max_processes())) > 1:
             from gpt2np.runtime.process_group import ProcessGroup
 
@@ -284,6 +281,8 @@ class GPT2:
                 logits = group.run(new, caches, indices)
                 if logits is not None:
                     return logits
+            if hook and as_chain(hook).has_positions:  # the last block, too, needs all rows
+                return self._runner.run(new, caches, np.arange(n_tokens), hook)[indices]
             return self._runner.run(new, caches, indices, hook)
         except BaseException:  # such as Ctrl-C
             roll_back(caches, lengths)

@@ -51,6 +51,11 @@ class Chain:
 
     hooks: tuple[Hook, ...]
 
+    @property
+    def has_positions(self) -> bool:
+        """Whether a hook edits only some tokens, which it counts from the first row."""
+        return any(getattr(hook, "positions", None) is not None for hook in self.hooks)
+
     def for_layers(self, n_layer: int) -> Chain:
         """Return the chain for a model with `n_layer` blocks, of hook.for_layers where defined."""
         return Chain(
@@ -150,8 +155,7 @@ class KVView:
         self._padding[...] = 0
         z: list[Array] = []  # (h, Q, D) for each span
         for span, _, values, part in self._spans:
-            result = self.weighted_rows(part, values)  # (tiles, h, Q, D) or (tiles, S, h, Q / S, D)
-            result = sum_partials(result)
+            result = sum_partials(self.weighted_rows(part, values))  # (h, Q, D), (S, h, Q / S, D)
             z += [result] if span.count == 1 else [*result]
         return np.concatenate(z, axis=1) if z[1:] else z[0]
 
@@ -198,8 +202,7 @@ class BatchContext(Generic[L]):
         self._padded_head_size = round_up(self._head_size)
         if self._hook is not None:
             self.by_rows = lambda function, *arrays: function(*arrays)
-            hooks = self._hook.hooks
-            if batch.counts[1:] and any(getattr(h, "positions", None) is not None for h in hooks):
+            if batch.counts[1:] and self._hook.has_positions:
                 raise InvalidArgumentError(
                     "hook selects positions of one text; run a pass for each sequence", param="hook"
                 )
@@ -217,9 +220,7 @@ class BatchContext(Generic[L]):
 
         The last block skips tokens whose logits are not requested; all other blocks skip none.
         """
-        if layer < self._last_layer:
-            return x, z
-        rows = self._batch.output_rows
+        rows = self._batch.output_rows if layer == self._last_layer else slice(None)
         return x[rows], z[rows]
 
     def attention(self, attend: Attend, x: Array, w: L, layer: int) -> Array:

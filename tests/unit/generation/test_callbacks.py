@@ -183,7 +183,7 @@ def test_positions_of_an_intervention_are_tokens_of_the_prompt(lm):
 
 def test_interventions_act_on_scores(lm):
     """Each log probability is that of a pass over the text alone."""
-    hook = chain(zero_head(0, 1), zero("blocks.0.mlp.out", positions=1))
+    hook = chain(zero_head(0, 1), zero("blocks.*.mlp.out", positions=1))
     texts = ["Once upon a time there was a king.", "The fox", "a " * 300]
     scores = lm.score(texts, given="Oh!", interventions=hook)
     for text, score in zip(texts, scores, strict=True):
@@ -195,6 +195,10 @@ def test_interventions_act_on_scores(lm):
     assert lm.score(texts[0], given="Oh!").total != scores[0].total
     listed = lm.score(texts[0], given="Oh!", interventions=[hook])
     np.testing.assert_array_equal(listed.logprobs, scores[0].logprobs)
+    first = zero("ln_f", positions=0)  # also where only the last token's logits are needed
+    options = {"max_new_tokens": 3, "temperature": 0.0}
+    ids = lm.generate("The fox", **options).ids
+    assert lm.generate("The fox", interventions=first, **options).ids == ids
     long = lm.score("The fox ran. " * 140, interventions=hook)
     assert np.isfinite(long.logprobs[1:]).all()
 

@@ -67,12 +67,13 @@ def test_linear_with_8_bit_weights_is_that_with_the_rounded_weights(n, inputs):
     np.testing.assert_allclose(linear(x, layer.column_range(64, 100)), y[:, 64:], atol=1e-4)
 
 
-@pytest.mark.parametrize("n", [1, 2, 40])
+@pytest.mark.parametrize("n", [0, 1, 2, 40])
 @pytest.mark.parametrize("inputs", [48, 20], ids=["one group", "three, uneven"])
-def test_heads_with_8_bit_weights(n, inputs):
+@pytest.mark.parametrize("packing", [pack, pack_int8])
+def test_some_heads_are_those_of_the_whole_product(packing, n, inputs):
     rng = np.random.default_rng(n)
     x, b = rng.normal(size=(n, 48)), rng.normal(size=(3, 4, 1, 16))
-    packed = pack_int8(rng.normal(size=(48, 192)) * np.exp(rng.normal(size=192)), (inputs, 16))
+    packed = packing(rng.normal(size=(48, 192)) * np.exp(rng.normal(size=192)), (inputs, 16))
     heads = replace(packed, bias=b.reshape(-1))
     exact = (x @ packed.unpack()).reshape(n, 3, 4, 16).transpose(1, 2, 0, 3) + b
     np.testing.assert_allclose(project_heads(x, heads, slice(0, 4)), exact, atol=1e-12)
