@@ -5,13 +5,16 @@ from urllib.parse import quote
 
 PROMPT = "Once upon a time there was a little fox"
 
-# Most tests only wait for what the page writes and shows: let its time pass `speed` times as fast.
-FASTER = """(speed => {
-    const { setTimeout, requestAnimationFrame } = window;
+# Most tests only wait for what the page writes and shows: let its time pass `speed` times as fast,
+# and the server never answer which tokens should glow, for which it computes half a second.
+FASTER = """((speed, glows) => {
+    const { fetch, setTimeout, requestAnimationFrame } = window;
     const now = performance.now.bind(performance);
     window.setTimeout = (call, delay) => setTimeout(call, delay / speed);
     window.requestAnimationFrame = (draw) => requestAnimationFrame((time) => draw(speed * time));
     performance.now = () => speed * now();
+    window.fetch = (path, options) =>
+        path === "api/saliency" && !glows ? new Promise(() => {}) : fetch(path, options);
 })"""
 
 
@@ -19,11 +22,11 @@ def open_tabs(browser, server):
     contexts, wrong = [], []
 
     def opened(fragment="", url=server.url, key=None, expected=(), before=None, **options):
-        speed = options.pop("speed", 10)
+        speed, glows = options.pop("speed", 10), options.pop("glows", False)
         size = {"width": options.pop("width", 1280), "height": options.pop("height", 900)}
         context = browser.new_context(viewport=size, **options)
         contexts.append(context)
-        context.add_init_script(f"{FASTER}({speed})")
+        context.add_init_script(f"{FASTER}({speed}, {int(glows)})")
 
         def note(text):
             if not any(words in text for words in expected):

@@ -38,6 +38,6 @@ def save_byte_model(folder, **shape):
     words = [bytes([byte]) for byte in range(256)]
     words += [word.encode() for word in ("aa", "ab", "12", " a", "漢", "😀")]
     ids = {bytes_to_chars(word): i for i, word in enumerate(words)}
-    shape = {"n_embd": 8, "n_head": 2, "n_inner": 8, "n_layer": 1} | shape
-    random_model(vocab_size=len(ids) + 1, n_positions=64, **shape).save(folder)
+    shape = {"n_embd": 8, "n_head": 2, "n_inner": 8, "n_layer": 1, "n_positions": 64} | shape
+    random_model(vocab_size=len(ids) + 1, **shape).save(folder)
     Tokenizer(Vocabulary(ids, {}, (AddedToken("<|endoftext|>", len(ids)),))).save(folder)

@@ -149,7 +149,7 @@ class TestAnswer:
 
 class TestSaliency:
     def test_earlier_tokens_glow(self, open_tab, lm):
-        tab = open_text(open_tab, lm, n=6)
+        tab = open_text(open_tab, lm, n=6, glows=True)
         tab.wait_for_selector("#story.glowing")
         ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]]
         asked = []

@@ -218,7 +218,7 @@ class TestWords:
     """What the page says is true, and no press goes unanswered."""
 
     def test_characters_of_several_tokens(self, open_tab, lm):
-        tab = open_tab(reduced_motion="reduce")
+        tab = open_tab(reduced_motion="reduce", glows=True)
         text = "كان 🦊 ß 中"
         assert len(lm.encode_prompt(text)) > len(text) // 2 + 4
         write(tab, text, max_tokens=1)

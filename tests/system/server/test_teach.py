@@ -260,7 +260,10 @@ def test_a_server_that_ends_leaves_no_process(tmp_path, kind):
 class TestPage:
     @pytest.fixture
     def tab(self, open_tab):
-        return open_tab(height=720, expected=["400 (Bad Request)"], reduced_motion="reduce")
+        tab = open_tab(height=720, expected=["400 (Bad Request)"], reduced_motion="reduce")
+        set_inputs(tab, {"max_tokens": 4})
+        tab.click("#teach-button")
+        return tab
 
     def test_every_run_of_five_words_of_the_page_is_marked(self, tab):
         script = """async pairs => {
@@ -280,10 +283,20 @@ class TestPage:
         }
         assert tab.evaluate(script, [*found]) == [*found.values()]
 
-    def test_teach_then_forget(self, tab, client):
+    @pytest.fixture
+    def byte_server(self, tmp_path):
+        names = [f"{tmp_path}/{name}" for name in ("model", "other")]
+        for name in names:
+            save_byte_model(Path(name), n_embd=192, n_inner=384, n_positions=256)
+        with running_server(tmp_path, "--model", names[0], "--model", names[1]) as server:
+            yield server
+
+    def test_teach_then_forget(self, byte_server, tmp_path, open_tab):
+        tab = open_tab(url=byte_server.url, height=720, reduced_motion="reduce", glows=True)
         tab.fill("#prompt", "Once upon a time")
+        set_inputs(tab, {"temperature": 0, "max_tokens": 150})
         tab.click("#teach-button")
-        tab.fill("#teach-text", PARAGRAPH)
+        tab.fill("#teach-text", PARAGRAPH[:90])
         press(tab, "Teach")
         assert focused(tab) == "Stop and keep"
         tab.locator("#teach dt", has_text="Before").wait_for()
@@ -310,7 +323,7 @@ class TestPage:
         with tab.expect_request("**/v1/completions") as asked:
             press(tab, "Watch it write ▷")
         name = asked.value.post_data_json["model"]
-        assert name.startswith("bundled taught ")
+        assert name.startswith(f"{tmp_path}/model taught ")
         wait_for_end(tab)
         look_at(tab, 2)
         tab.wait_for_selector("#glow-says:not(:empty)")
@@ -319,14 +332,14 @@ class TestPage:
         assert tab.evaluate("document.activeElement.id") == "generate"
         assert tab.is_hidden("#teach figure") and not tab.locator("#teach dd").count()
         assert tab.is_hidden("#glow-says")  # it was about the old text
-        wait_until(lambda: write(client, name)[0] == 404)
+        with httpx.Client(base_url=byte_server.url, timeout=60) as client:
+            wait_until(lambda: write(client, name)[0] == 404)
         with tab.expect_request("**/v1/completions") as asked:
             tab.click("#generate")
-        assert asked.value.post_data_json["model"] == "bundled"
+        assert asked.value.post_data_json["model"] == f"{tmp_path}/model"
 
     def test_stop_keeps_the_model_and_the_next_page_replaces_it(self, tab):
-        tab.click("#teach-button")
-        tab.fill("#teach-text", PAGE)
+        tab.fill("#teach-text", PARAGRAPH)
         press(tab, "Teach")
         tab.locator(".machine-says", has_text="Untaught → taught").wait_for()
         tab.locator(".machine-blocks button").first.press("Enter")
@@ -344,7 +357,6 @@ class TestPage:
 
     def test_escape_and_an_empty_page(self, tab):
         """Escape keeps a lesson in sight, and the browser asks for a page."""
-        tab.click("#teach-button")
         press(tab, "Teach")
         assert not tab.inner_text(".teach-says") and focused(tab, "id") == "teach-text"
         tab.fill("#teach-text", "A fox ran.")
@@ -363,17 +375,17 @@ class TestPage:
         assert "has forgotten its page" in tab.inner_text("#status:not(.wrong)")
         assert tab.input_value("#prompt") == "A fox"
 
-    def test_another_model_forgets_the_page(self, open_tab, chat_client):
-        tab = open_tab(url=str(chat_client.base_url).rstrip("/"))
+    def test_another_model_forgets_the_page(self, byte_server, tmp_path, open_tab):
+        tab = open_tab(url=byte_server.url)
         tab.click("#teach-button")
         tab.fill("#teach-text", "A fox ran.")
         press(tab, "Teach")
         tab.locator("#teach figcaption", has_text="Loss").wait_for()
         press(tab, "Stop and keep")
         tab.locator(".taught", has_text="has learned your page").wait_for()
-        tab.select_option("#model", "bundled")
+        tab.select_option("#model", f"{tmp_path}/other")
         tab.locator(".taught").wait_for(state="hidden")
         with tab.expect_request("**/v1/completions") as asked:
             tab.click("#generate")
-        assert asked.value.post_data_json["model"] == "bundled"
+        assert asked.value.post_data_json["model"] == f"{tmp_path}/other"
         tab.close()
