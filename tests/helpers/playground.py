@@ -13,8 +13,9 @@ FASTER = """((speed, glows) => {
     window.setTimeout = (call, delay) => setTimeout(call, delay / speed);
     window.requestAnimationFrame = (draw) => requestAnimationFrame((time) => draw(speed * time));
     performance.now = () => speed * now();
+    window.glows = glows;
     window.fetch = (path, options) =>
-        path === "api/saliency" && !glows ? new Promise(() => {}) : fetch(path, options);
+        path === "api/saliency" && !window.glows ? new Promise(() => {}) : fetch(path, options);
 })"""
 
 

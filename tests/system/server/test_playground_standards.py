@@ -87,11 +87,12 @@ class TestStandards:
     @pytest.fixture(scope="class")
     def full_tab(self, open_shared_tab):
         """A tab in which every part shows something, for a prompt with a long word."""
-        tab = open_shared_tab(reduced_motion="reduce", glows=True)
-        write(tab, f"{PROMPT} {'a' * 200}", max_tokens=6)
+        tab = open_shared_tab(reduced_motion="reduce")
+        write(tab, f"{PROMPT} {'ing' * 70}", max_tokens=6)
         tab.locator(".machine-bars li:not(.own) button").first.click()
         wait_for_end(tab)
         switch(tab, "5,1")
+        tab.evaluate("window.glows = true")
         tab.locator("#story .piece").nth(5).click()
         tab.wait_for_selector("#story.glowing")
         settle(tab)
