@@ -47,6 +47,11 @@ class TestOutput:
         ]
         assert result.stderr.decode() == f"vocabulary: {gpt2_vocabulary}\n"
 
+    def test_the_name_of_a_file_is_tokenized_with_a_warning(self, bundled):
+        result = tokenize("--count", str(bundled / "config.json"), "a" * 5000)
+        assert result.returncode == 0 and len(result.stdout.split()) == 2
+        assert result.stderr.count(b"the text is the name of a file; to read it: < ") == 1
+
     def test_ids_and_counts_are_those_of_tokenizers(self, output, peer, data):
         texts = [TEXT, TRICKY, "", "x"]
         ids = [peer.encode(text).ids for text in texts]
