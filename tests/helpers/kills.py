@@ -42,9 +42,8 @@ def kill_when(command: list[str], is_time: Callable[[], bool]):
     assert process.wait() == -signal.SIGKILL
 
 
-def run_to_the_end(command: list[str], out: Path, whole: Path):
-    """Run a command, whose output must be that of `whole`, with nothing beside."""
-    result = subprocess.run(command, capture_output=True, encoding="utf-8")
+def check_the_end(result: subprocess.CompletedProcess, out: Path, whole: Path):
+    """A command must have succeeded; its output must be that of `whole`, with nothing beside."""
     assert result.returncode == 0, result.stderr
     assert contents(out) == contents(whole)
     assert not out.with_name(f"{out.name}.partial").exists()

@@ -54,9 +54,9 @@ def small_parts(seconds: float) -> list[str]:
     return patched_cli(_SMALL_PARTS.format(seconds=seconds))
 
 
-def small_steps(seconds: float) -> list[str]:
-    """Make the steps of `score` and `encode` small, save after each, then pause."""
-    return patched_cli(_SMALL_BATCHES + _SMALL_PARTS.format(seconds=seconds))
+def small_steps(seconds: float) -> str:
+    """Code that makes the steps of `score` and `encode` small, saves after each, then pauses."""
+    return _SMALL_BATCHES + _SMALL_PARTS.format(seconds=seconds)
 
 
 # At most 100 tokens per second, as with a larger model.

@@ -115,7 +115,7 @@ def test_a_step_that_a_second_interrupt_cuts_off_is_taken_again(
 
 
 def test_interrupt_in_the_last_evaluation_loses_no_step(corpus, tmp_path, monkeypatch, capsys):
-    options = ("--eval-corpus", str(corpus), "--eval-steps", "15")
+    options = ("--eval-corpus", str(corpus), "--eval-steps", "15", "--max-steps", "20")
     assert train(corpus, tmp_path / "expected", *options) == 0
     tape = trainer_module.Tape
 
@@ -140,7 +140,7 @@ def test_force_starts_over(corpus, tmp_path, capsys):
     (tmp_path / "m.partial" / "state.npz").write_bytes(b"damaged")
     assert train(corpus, tmp_path / "m") == 1
     assert "state.npz is damaged" in capsys.readouterr().err
-    assert train(corpus, tmp_path / "m", "--force") == 0
+    assert train(corpus, tmp_path / "m", "--force", "--max-steps", "6") == 0
     assert "resuming" not in capsys.readouterr().err
 
 

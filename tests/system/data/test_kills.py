@@ -1,20 +1,22 @@
 """`score`, `encode`, `batch` and `train`, killed and run again: the bytes of a whole run."""
 
 import json
+import os
 import random
-import subprocess
+from functools import partial
 
 import numpy as np
 import pytest
-from helpers.kills import kill_at_random, kill_when, run_to_the_end
+from helpers.forked_command import forked_commands
+from helpers.kills import check_the_end, kill_at_random, kill_when
 from helpers.parts import saves
-from helpers.patched_cli import small_steps
+from helpers.patched_cli import patched_cli, small_steps
 
-COMMAND, PAUSING = small_steps(0), small_steps(0.2)
+VARIABLES = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
 TRAINING = (
-    f"{TINY} --max-steps 30 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
-    "--eval-steps 15 --eval-corpus ids.bin"
+    f"{TINY} --max-steps 14 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
+    "--eval-steps 7 --eval-corpus ids.bin"
 )
 
 
@@ -30,14 +32,14 @@ def arguments(data, tmp_path):
     (tmp_path / "stories.txt").write_text(stories[:400_000])
     np.arange(2560, dtype=np.uint16).tofile(tmp_path / "ids.bin")
 
-    def make(command, out, program=COMMAND):
+    def make(command, out):
         inputs = {
             "score": ["texts.jsonl", "--tokens", "--out"],
             "encode": ["stories.txt"],
             "batch": ["prompts.jsonl", "-n", "6", "--seed", "3", "--out"],
             "train": [*TRAINING.split(), "ids.bin"],
         }[command]
-        return [*program, command, *inputs, out, "--model", "bundled"]
+        return [command, *inputs, out, "--model", "bundled"]
 
     return make
 
@@ -54,30 +56,38 @@ JOBS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Run a command to its end, with small steps."""
+    with forked_commands(tmp_path_factory.mktemp("forked"), VARIABLES) as forked:
+        yield lambda arguments: forked.run(arguments, VARIABLES, small_steps(0))
+
+
 @pytest.fixture(params=JOBS, ids=str)
-def job(request, arguments, tmp_path, monkeypatch):
-    """(command, pausing command, its output, the output of a whole run)."""
+def job(request, arguments, run, tmp_path, monkeypatch):
+    """(a function that runs a command, pausing command, its output, the output of a whole run)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     command, out = request.param
     whole = tmp_path / f"whole-{out}"
-    subprocess.run(arguments(command, whole.name), check=True)
-    yield arguments(command, out), arguments(command, out, PAUSING), tmp_path / out, whole
+    assert run(arguments(command, whole.name)).returncode == 0
+    command = arguments(command, out)
+    yield partial(run, command), [*patched_cli(small_steps(0.2)), *command], tmp_path / out, whole
 
 
 @pytest.mark.parametrize("job", JOBS[:4], indirect=True, ids=str)
 def test_killed_after_some_results_were_saved(job):
-    command, pausing, out, whole = job
+    run, pausing, out, whole = job
     partial = out.with_name(f"{out.name}.partial")
     is_training = out.name == "model"
     kill_when(
         pausing, (partial / "state.npz").exists if is_training else lambda: len(saves(partial)) > 2
     )
-    run_to_the_end(command, out, whole)
+    check_the_end(run(), out, whole)
 
 
 @pytest.mark.slow
 def test_killed_at_ten_random_moments(job):
-    command, pausing, out, whole = job
+    run, pausing, out, whole = job
     kill_at_random(pausing, out, whole, 10, 2.5)
-    run_to_the_end(command, out, whole)
+    check_the_end(run(), out, whole)
