@@ -45,7 +45,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "no scale": {"n_embd": 48, "n_head": 3, "n_layer": 2, "scale_attn_weights": False},
     "XL's width": {"n_embd": 1600, "n_head": 25, "n_layer": 1},
-    "untied, prime": {"n_embd": 797, "n_head": 1, "n_layer": 2, "n_inner": 1009, "untied": True},
+    "untied, prime": {"n_embd": 797, "n_head": 1, "n_layer": 1, "n_inner": 1009, "untied": True},
 }  # fmt: skip
 
 
