@@ -74,7 +74,7 @@ LARGE = {
     "schema": (COMPLETIONS, {"structured_outputs": {"json": SCHEMA}, "max_tokens": 8}),
     "interventions": (
         COMPLETIONS,
-        {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 3, "max_tokens": 8, "n": 8},
+        {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 3, "max_tokens": 4, "n": 8},
     ),
     "an unknown field": (COMPLETIONS, {"other": [[]] * 1_390_000}),
 }
