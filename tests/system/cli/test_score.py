@@ -17,7 +17,7 @@ def score_here(*arguments):
 def texts(tmp_path):
     rng = random.Random(1)
     words = ["the king", "and", "fox", "é🦊", "was old."]
-    lines = [" ".join(rng.choices(words, k=rng.randrange(1, 60))) for _ in range(8)]
+    lines = [" ".join(rng.choices(words, k=rng.randrange(1, 30))) for _ in range(8)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in lines))
     return tmp_path / "t.jsonl"
 

@@ -107,7 +107,7 @@ class TestInput:
         """A byte-level vocabulary of 1,024 tokens from .jsonl text (published as about an hour for
         10 million words)."""
         with (data / "stories" / "train.txt").open(encoding="utf-8") as file:
-            stories = file.read(2_000_000).split(EOT)
+            stories = file.read(500_000).split(EOT)
         lines = (json.dumps({"id": n, "story": text}) for n, text in enumerate(stories))
         (tmp_path / "stories.jsonl").write_text("\n".join(lines), encoding="utf-8")
         pattern = tmp_path / "*.jsonl"
