@@ -23,6 +23,8 @@ from helpers.playground import (
     wait_for_end,
     write,
 )
+from helpers.random_models import save_byte_model
+from helpers.server import running_server
 
 from gpt2np import GenerationOptions
 from gpt2np.generation.sampling import log_softmax, next_probabilities
@@ -222,16 +224,19 @@ class TestShare:
             assert again.locator(name).count() == tab.locator(name).count() > 0
         assert again.locator(".marker:not([hidden])").count() == 0  # its draws are not in the link
 
-    def test_a_text_that_fills_the_context_opens(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, "the " * 509, max_tokens=100)
-        assert "context is full" in tab.inner_text("#status")
-        tab.wait_for_function("() => location.hash.startsWith('#s=')")
-        tab.wait_for_timeout(100)
-        again = open_tab(tab.evaluate("location.hash"), reduced_motion="reduce")
-        settle(again)
-        assert story(again)[0] == story(tab)[0] and "Opened" in again.inner_text("#status")
-        np.testing.assert_allclose(story(again)[1], story(tab)[1], atol=1e-5)
+    def test_a_text_that_fills_the_context_opens(self, open_tab, tmp_path):
+        save_byte_model(tmp_path / "model")
+        with running_server(tmp_path, "--model", str(tmp_path / "model")) as server:
+            tab = open_tab(url=server.url, reduced_motion="reduce")
+            write(tab, "the " * 15, max_tokens=100)
+            assert "context is full" in tab.inner_text("#status")
+            tab.wait_for_function("() => location.hash.startsWith('#s=')")
+            tab.wait_for_timeout(100)
+            fragment = tab.evaluate("location.hash")
+            again = open_tab(fragment, url=server.url, reduced_motion="reduce")
+            settle(again)
+            assert story(again)[0] == story(tab)[0] and "Opened" in again.inner_text("#status")
+            np.testing.assert_allclose(story(again)[1], story(tab)[1], atol=1e-5)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("fragment", ["#s=xyz", "#s=", "#s={}", "#<script>"])
