@@ -238,11 +238,8 @@ class TestSwitchedOff:
 
     def test_the_squares_can_be_seen(self, open_tab):
         """Their borders have a contrast of 3:1, in the light and in the dark."""
-        tab = open_tab()
         for scheme in ("light", "dark"):
-            tab.emulate_media(color_scheme=scheme)
-            tab.reload()
-            tab.wait_for_selector("html[data-ready]")
+            tab = open_tab(color_scheme=scheme)
             tab.click("#off-button")
             style = "all => all.map(each => getComputedStyle(each).{}Color)"
             heads = tab.eval_on_selector_all("#parts thead th", style.format("borderBottom"))[:4]
