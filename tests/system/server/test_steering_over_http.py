@@ -13,7 +13,7 @@ POINT = "blocks.3.resid"
 @pytest.fixture
 def complete(client):
     def complete(*interventions, **fields):
-        body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0.8, "seed": 5, "logprobs": 5}
+        body = {"prompt": PROMPT, "max_tokens": 10, "temperature": 0.8, "seed": 5, "logprobs": 5}
         body |= {"interventions": list(interventions)} | fields
         return client.post("/v1/completions", json=body)
 
@@ -30,7 +30,7 @@ def edit(steering, strength):
 
 
 def generated(lm, hooks, **options):
-    options = {"max_new_tokens": 20, "temperature": 0.8, "seed": 5, "logprobs": 5, **options}
+    options = {"max_new_tokens": 10, "temperature": 0.8, "seed": 5, "logprobs": 5, **options}
     return lm.generate(PROMPT, interventions=hooks, top_k=0, **options)
 
 
