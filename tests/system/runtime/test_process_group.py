@@ -167,7 +167,7 @@ class TestSameBits:
         assert n_workers(models[0]) == 1
 
     @pytest.mark.parametrize("n", [SMALL_BATCH, SMALL_BATCH + 1, 513, 600])
-    def test_prompts(self, model, alone, n):
+    def test_prompts(self, model, alone, case, n):
         """Each process has some of the tokens; also of one that goes on."""
         rng = np.random.default_rng(n)
         caches = [[model.new_cache()], [alone.new_cache()]]
@@ -175,6 +175,7 @@ class TestSameBits:
         both((model, alone), [rng.integers(0, 1031, n)], caches, logits_indices=asked)
         for more, rows in ((1, [0] * 70), (99, []), (1, [0])):
             both((model, alone), [rng.integers(0, 1031, more)], caches, logits_indices=rows)
+        assert model.processes == case[0]
 
     def test_more_processes_than_there_is_for_them_to_do(self):
         models = with_processes(small(), 12), random_model(**SHAPES["small heads"])
