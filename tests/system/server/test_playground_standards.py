@@ -193,6 +193,7 @@ class TestStandards:
             expected = ["401", "ERR_", "status of 5"]
             options = {"url": guarded.url, "key": "secret", "expected": expected}
             tab = open_tab(**options, reduced_motion="reduce")
+            assert not tab.locator("#status.wrong").count()  # the error before the key is gone
             set_inputs(tab, {"max_tokens": 200})
             tab.click("#generate")
             tab.click(".skip-stops")
