@@ -153,7 +153,7 @@ def lm() -> LanguageModel:
 
 
 def pytest_xdist_auto_num_workers(config):
-    """One more than there are CPUs, since a third of the time tests wait for other processes.
+    """One more than there are CPUs, since tests also wait for other processes.
 
     `pytest -m slow` runs one test at a time, because some take gigabytes.
     """
