@@ -90,6 +90,7 @@ def _processed(logits: np.ndarray, options: dict) -> np.ndarray:
         "min_p": transformers.MinPLogitsWarper,
         "typical_p": transformers.TypicalLogitsWarper,
     }
+    assert options.keys() <= classes.keys(), "add the sampler's class to `classes`"
     scores = torch.tensor(logits)[None]
     for name, make in classes.items():
         if name in options:

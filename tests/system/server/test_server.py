@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from helpers.command_line import run_here
 from helpers.equal_results import assert_equal_results
+from helpers.paths import CHECKOUT
 from helpers.processes import children, wait_until
 from helpers.server import running_server
 
@@ -345,6 +347,12 @@ class TestSeveralModels:
 
 
 class TestAccess:
+    def test_every_endpoint_is_described_in_the_guide(self, client):
+        guide = [CHECKOUT / "docs" / "guide" / name for name in ("server.md", "playground.md")]
+        text = "".join(path.read_text(encoding="utf-8") for path in guide)
+        for path in client.get("/openapi.json").json()["paths"]:
+            assert re.search(rf"{path.partition('/{')[0]}(?![\w/])", text), path
+
     def test_a_key_is_needed(self, tmp_path):
         arguments = ("--model", "bundled", "--api-key", "clé", "--cors-origin", "http://a.b")
         with server_and_client(tmp_path, *arguments) as (_, client):
