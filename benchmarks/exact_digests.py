@@ -7,7 +7,8 @@
 
 40 cases, with one SHA-256 each: of logits (whole, cached and batched), hooked arrays, generated ids
 and scores. The file tests/references/exact_digests.json has the digests. `record` writes it.
-Where another case than *hooks* changes, so do the results of exact models: say so in CHANGELOG.md.
+A new hook point changes the cases *hooks*. If the digest of a case that was not edited changes, so
+have the results of exact models: say so in CHANGELOG.md.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 r"""Show how text is split into tokens.
 
-Each TEXT, which is no file's name, is tokenized separately. Standard input is
+Each TEXT is tokenized as it stands, also the name of a file. Standard input is
 read if TEXT is '-' or missing (< FILE); one newline at its end is removed. Only
 the vocabulary of the model is downloaded.
 

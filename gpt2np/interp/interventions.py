@@ -89,6 +89,20 @@ class Intervention:
     def _selects(self, name: str) -> bool:
         return matches(name, self.points)
 
+    def for_rows(self, rows: IntArray, n: int) -> Hook:
+        """Return the hook for arrays (R, C) of only some rows; `positions` count all n tokens."""
+        if self.positions is None:
+            return self
+
+        def on_rows(name: str, array: Array) -> Array:
+            if not self._selects(name):
+                return array
+            whole = np.zeros((n, array.shape[1]), array.dtype)
+            whole[rows] = array
+            return self(name, whole)[rows]
+
+        return on_rows
+
     def after_prompt(self) -> Intervention | None:
         """Return the intervention for generated tokens: `self`, or None if `positions` are set."""
         return self if self.positions is None else None

@@ -24,7 +24,7 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import Weights
 from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
-from gpt2np.runtime.context import Context, ExactContext, Hook, as_chain
+from gpt2np.runtime.context import Context, ExactContext, Hook
 from gpt2np.runtime.kv_cache import KVCache, KVStore, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.options import ModelOptions
@@ -92,8 +92,7 @@ class GPT2:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._folder:
-            given = self._folder, str(self.dtype), self.weight_dtype, self.exact
-            return GPT2.from_folder, given
+            return GPT2.from_folder, (self._folder, str(self.dtype), self.weight_dtype, self.exact)
         create = partial(GPT2, weight_dtype=self.weight_dtype, exact=self.exact)
         return create, (self.config, dict(self.weights))
 
@@ -174,7 +173,7 @@ class GPT2:
 
     def new_cache(self) -> KVCache:
         """Return an empty KV cache for one sequence."""
-        allocate = group.allocate if (group := self._group) else None
+        allocate = getattr(self._group, "allocate", None)  # another thread may end the group
         store = KVStore(self.config, self.dtype, allocate=allocate)
         return KVCache(store, weights=self.weights)
 
@@ -281,8 +280,6 @@ class GPT2:
                 logits = group.run(new, caches, indices)
                 if logits is not None:
                     return logits
-            if hook and as_chain(hook).has_positions:  # the last block, too, needs all rows
-                return self._runner.run(new, caches, np.arange(n_tokens), hook)[indices]
             return self._runner.run(new, caches, indices, hook)
         except BaseException:  # such as Ctrl-C
             roll_back(caches, lengths)

@@ -19,7 +19,7 @@ import numpy as np
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels import exact
-from gpt2np.kernels.array import Array, BoolArray, real_array
+from gpt2np.kernels.array import Array, BoolArray, IntArray, real_array
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.exact import ExactLinear
 from gpt2np.kernels.matmul import SMALL_BATCH, matmul
@@ -42,7 +42,7 @@ L = TypeVar("L")  # the weights of a linear layer
 Hook = Callable[[str, Array], Array]
 """A function hook(name, array) → array, called at every hook point. The result replaces the array,
 and must be real numbers in the array's shape. If a hook has a method `for_layers`, each pass calls
-the hook that `for_layers(n_layer)` returns."""
+the hook that `for_layers(n_layer)` returns; the last block, that of its `for_rows(rows, n)`."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,15 @@ class Chain:
 
     hooks: tuple[Hook, ...]
 
-    @property
-    def has_positions(self) -> bool:
-        """Whether a hook edits only some tokens, which it counts from the first row."""
-        return any(getattr(hook, "positions", None) is not None for hook in self.hooks)
-
     def for_layers(self, n_layer: int) -> Chain:
         """Return the chain for a model with `n_layer` blocks, of hook.for_layers where defined."""
-        return Chain(
-            tuple(h.for_layers(n_layer) if hasattr(h, "for_layers") else h for h in self.hooks)
-        )
+        fitted = (h.for_layers(n_layer) if hasattr(h, "for_layers") else h for h in self.hooks)
+        return Chain(tuple(fitted))
+
+    def for_rows(self, rows: IntArray, n: int) -> Chain:
+        """Return the chain for arrays of these rows of n tokens, of hook.for_rows where defined."""
+        fitted = (h.for_rows(rows, n) if hasattr(h, "for_rows") else h for h in self.hooks)
+        return Chain(tuple(fitted))
 
     def after_prompt(self) -> Chain:
         """Return the chain for generated tokens, of hook.after_prompt(), if any, where defined."""
@@ -195,14 +194,14 @@ class BatchContext(Generic[L]):
         self.positions = batch.positions
         self._batch, self._rank = batch, rank
         self._hook = None if hook is None else as_chain(hook).for_layers(config.n_layer)
-        is_threaded = hook is None and rank.world_size == 1
-        self._threads = python_threads() if is_threaded else 1
+        self._threads = python_threads() if hook is None and rank.world_size == 1 else 1
         self._last_layer = config.n_layer - 1
         self._n_head, self._head_size = config.n_head, config.n_embd // config.n_head
         self._padded_head_size = round_up(self._head_size)
         if self._hook is not None:
             self.by_rows = lambda function, *arrays: function(*arrays)
-            if batch.counts[1:] and self._hook.has_positions:
+            hooks = self._hook.hooks
+            if batch.counts[1:] and any(getattr(h, "positions", None) is not None for h in hooks):
                 raise InvalidArgumentError(
                     "hook selects positions of one text; run a pass for each sequence", param="hook"
                 )
@@ -220,7 +219,11 @@ class BatchContext(Generic[L]):
 
         The last block skips tokens whose logits are not requested; all other blocks skip none.
         """
-        rows = self._batch.output_rows if layer == self._last_layer else slice(None)
+        if layer < self._last_layer:
+            return x, z
+        rows = self._batch.output_rows
+        if self._hook is not None:
+            self._hook = self._hook.for_rows(rows, len(x))
         return x[rows], z[rows]
 
     def attention(self, attend: Attend, x: Array, w: L, layer: int) -> Array:

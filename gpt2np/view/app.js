@@ -18,7 +18,7 @@ import { createTeach } from "./teach.js";
 import { $ } from "./view.js";
 
 addEventListener("unhandledrejection", (event) => {
-  showError(event.reason); // whatever is pressed
+  showError(event.reason); // whatever was pressed
   event.preventDefault();
 });
 startStory();

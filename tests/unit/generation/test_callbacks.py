@@ -195,12 +195,18 @@ def test_interventions_act_on_scores(lm):
     assert lm.score(texts[0], given="Oh!").total != scores[0].total
     listed = lm.score(texts[0], given="Oh!", interventions=[hook])
     np.testing.assert_array_equal(listed.logprobs, scores[0].logprobs)
-    first = zero("ln_f", positions=0)  # also where only the last token's logits are needed
-    options = {"max_new_tokens": 3, "temperature": 0.0}
-    ids = lm.generate("The fox", **options).ids
-    assert lm.generate("The fox", interventions=first, **options).ids == ids
     long = lm.score("The fox ran. " * 140, interventions=hook)
     assert np.isfinite(long.logprobs[1:]).all()
+
+
+@pytest.mark.parametrize("point", ["blocks.1.mlp.out", "ln_f", "logits"])
+def test_positions_count_all_tokens_also_where_only_the_last_has_a_row(lm, point):
+    options = {"max_new_tokens": 3, "temperature": 0.0}
+    ids = lm.generate("The fox", **options).ids
+    assert lm.generate("The fox", interventions=zero(point, positions=0), **options).ids == ids
+    last = zero(point, positions=-1)
+    expected = trace(lm, "The fox", "logits", interventions=last)["logits"][-1].argmax()
+    assert lm.generate("The fox", interventions=last, **options).ids[0] == expected
 
 
 def test_processors_come_before_temperature_and_filters(lm):
