@@ -182,7 +182,7 @@ class TestLanguageModel:
         begun = lm.score(" ran home.", given="The little fox", from_end_of_text=True)
         assert begun.total != text.total
 
-    @pytest.mark.parametrize("n_given", [1, 508, 512, 1500])
+    @pytest.mark.parametrize("n_given", [1, 508, 511, 512, 513, 1500])
     def test_a_long_given_text_loses_its_first_tokens(self, lm, n_given):
         """All tokens of a choice see the same context, as long as possible: as in the harness."""
         given = (lm.tokenizer.encode(" The little fox ran home and") * 300)[:n_given]

@@ -24,7 +24,8 @@ def reference(exact):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "attention"), [("float32", "eager"), ("bfloat16", "eager"), ("float16", "sdpa")]
+    ("dtype", "attention"),
+    [("float32", "eager"), ("float32", "sdpa"), ("bfloat16", "eager"), ("float16", "sdpa")],
 )
 def test_transformers_is_right(reference, exact, dtype, attention):
     model = GPT2LMHeadModel.from_pretrained(

@@ -20,7 +20,7 @@ MEDIUM = {"n_layer": 24, "n_embd": 1024, "n_head": 16}
 LARGE = {"n_layer": 36, "n_embd": 1280, "n_head": 20}
 XL = {"n_layer": 48, "n_embd": 1600, "n_head": 25}
 HALF = {"n_layer": 6, "vocab_size": 25_000}  # half of GPT-2 small
-PARAMETERS = 62_513_664
+PARAMETERS = 62_515_200
 
 
 def uniform_model(seed=0, **shape):
@@ -110,9 +110,9 @@ def test_loading_takes_no_second_copy(dtype, head, small, folder):
     stored = sum(path.stat().st_size for path in files)
     bytes_each = torch.finfo(getattr(torch, dtype)).bits // 8
     heads = 25_000 * 768 if head else 0
-    assert len(files) > 1 and stored == pytest.approx((PARAMETERS + heads) * bytes_each, rel=0.001)
+    assert len(files) > 1 and stored == pytest.approx((PARAMETERS + heads) * bytes_each, rel=0.0005)
     # Converted tensors are released one by one; the embedding is a third of the model.
-    limit = (1.15 if dtype == "float32" else 1.35) * 4 * PARAMETERS
+    limit = (1.1 if dtype == "float32" else 1.35) * 4 * PARAMETERS
     arguments = [sys.executable, "-c", CHILD, str(folder)]
     for _ in range(2):  # the kernel may map more of a file than was read
         child = subprocess.run(arguments, capture_output=True, text=True, check=True)

@@ -78,10 +78,11 @@ def job(request, arguments, run, tmp_path, monkeypatch):
 @pytest.mark.parametrize("job", JOBS[:4], indirect=True, ids=str)
 def test_killed_after_some_results_were_saved(job):
     run, pausing, out, whole = job
-    partial = out.with_name(f"{out.name}.partial")
+    unfinished = out.with_name(f"{out.name}.partial")
     is_training = out.name == "model"
     kill_when(
-        pausing, (partial / "state.npz").exists if is_training else lambda: len(saves(partial)) > 2
+        pausing,
+        (unfinished / "state.npz").exists if is_training else lambda: len(saves(unfinished)) > 2,
     )
     check_the_end(run(), out, whole)
 

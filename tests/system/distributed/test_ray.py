@@ -29,7 +29,8 @@ QUANTIZED = ModelArguments(ModelOptions("bundled", weights="int8"))
 
 @pytest.fixture(scope="module")
 def ray():
-    return pytest.importorskip("ray", reason="needs Ray: pip install gpt2np[ray]")
+    pytest.importorskip("ray.data", reason="needs Ray: pip install gpt2np[ray]")
+    return pytest.importorskip("ray")
 
 
 @pytest.fixture(scope="module")

@@ -186,4 +186,4 @@ def test_a_prompt_takes_no_new_memory(tmp_path, processes):
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
     )
-    assert min(map(int, found.stdout.split()[2:])) < 300  # without that care 2,600 and 4,000
+    assert min(map(int, found.stdout.split()[2:])) < 300  # without that care 1,120 or more

@@ -33,7 +33,7 @@ COMPLETION = ("POST", "/v1/completions", {"max_tokens": 1})
 
 def test_a_request_that_takes_too_long_ends(lm):
     body = {"prompt": "The fox", "max_tokens": 480, "ignore_eos": True, "n": 16}
-    requests = [("POST", "/v1/completions", {**body, "stream": stream}) for stream in (0, 1)]
+    requests = [("POST", "/v1/completions", {**body, "stream": stream}) for stream in (False, True)]
     whole, stream = answers(lm, *requests, timeout=0.6)
     assert whole.status_code == 504 and "0.6 seconds" in whole.json()["error"]["message"]
     *_, last, done = stream.text.split("\n\n")[:-1]

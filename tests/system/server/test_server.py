@@ -346,13 +346,14 @@ class TestSeveralModels:
             assert growth(f"request_success_total{labels}") == 2
 
 
-class TestAccess:
-    def test_every_endpoint_is_described_in_the_guide(self, client):
-        guide = [CHECKOUT / "docs" / "guide" / name for name in ("server.md", "playground.md")]
-        text = "".join(path.read_text(encoding="utf-8") for path in guide)
-        for path in client.get("/openapi.json").json()["paths"]:
-            assert re.search(rf"{path.partition('/{')[0]}(?![\w/])", text), path
+def test_every_endpoint_is_described_in_the_guide(client):
+    guide = [CHECKOUT / "docs" / "guide" / name for name in ("server.md", "playground.md")]
+    text = "".join(path.read_text(encoding="utf-8") for path in guide)
+    for path in client.get("/openapi.json").json()["paths"]:
+        assert re.search(re.escape(path.split("/{")[0]) + r"(?![\w/])", text), path
 
+
+class TestAccess:
     def test_a_key_is_needed(self, tmp_path):
         arguments = ("--model", "bundled", "--api-key", "clé", "--cors-origin", "http://a.b")
         with server_and_client(tmp_path, *arguments) as (_, client):

@@ -63,13 +63,14 @@ def worst_waits(server, send):
     return waits
 
 
+# Bodies below the limit of 4 MiB, which the server reads and checks.
 IDS, WORDS = list(range(500)), [f"word{i}" for i in range(100_000)]
 SCHEMA = {"type": "string", "pattern": "(.{0,50}a.{0,50}){1,20}"}
 LARGE = {
     "prompt_logprobs": (COMPLETIONS, {"prompt": [IDS] * 4, "prompt_logprobs": 1000}),
     "logprobs": (COMPLETIONS, {"logprobs": 1000, "max_tokens": 500, "n": 8}),
     "tokens": ("/detokenize", {"tokens": [300] * 1_040_000}),
-    "prompts": (COMPLETIONS, {"prompt": [[7]] * 500_000}),
+    "prompts": (COMPLETIONS, {"prompt": [[7]] * 800_000}),
     "stop": (COMPLETIONS, {"stop": WORDS, "max_tokens": 400}),
     "schema": (COMPLETIONS, {"structured_outputs": {"json": SCHEMA}, "max_tokens": 8}),
     "interventions": (
