@@ -18,7 +18,7 @@ import { createTeach } from "./teach.js";
 import { $ } from "./view.js";
 
 addEventListener("unhandledrejection", (event) => {
-  showError(event.reason); // whatever was pressed
+  showError(event.reason); // of any press
   event.preventDefault();
 });
 startStory();
