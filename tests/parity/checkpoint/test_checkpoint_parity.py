@@ -10,10 +10,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 from helpers.logits import check_logits
+from helpers.peers import safetensors, torch
 from helpers.references import load_reference, reference_logits, save_reference, to_float64
-from safetensors.torch import load_file, save_file
 
 from gpt2np import GPT2, CheckpointError
 
@@ -221,8 +220,9 @@ def sharded(saved, tmp_path):
 
 def change_tensors(path, change):
     """Replace a file's tensors with `change(tensors)`."""
-    tensors = {name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}
-    save_file(tensors, path, {"format": "pt"})
+    changed = change(safetensors.load_file(path))
+    tensors = {name: tensor.contiguous() for name, tensor in changed.items()}
+    safetensors.save_file(tensors, path, {"format": "pt"})
 
 
 def with_prefix(prefix):
@@ -231,11 +231,14 @@ def with_prefix(prefix):
 
 def with_masks(dtype):
     """Add the causal masks of old checkpoints."""
-    mask, value = torch.ones(64, 64).tril().to(dtype)[None, None], torch.tensor(-1e4)
-    attention = [f"{PREFIX}h.{layer}.attn" for layer in range(3)]
-    masks = {f"{name}.bias": mask.clone() for name in attention}
-    values = {f"{name}.masked_bias": value.clone() for name in attention}
-    return lambda tensors: tensors | masks | values
+
+    def change(tensors):
+        mask = torch.ones(64, 64).tril().to(getattr(torch, dtype))[None, None]
+        attention = [f"{PREFIX}h.{layer}.attn" for layer in range(3)]
+        masks = {f"{name}.bias": mask.clone() for name in attention}
+        return tensors | masks | {f"{name}.masked_bias": torch.tensor(-1e4) for name in attention}
+
+    return change
 
 
 def without_prefix_in_part(tensors):
@@ -252,9 +255,9 @@ VARIANTS = {
     "model.": with_prefix("model."),
     "_orig_mod.transformer.": with_prefix("_orig_mod.transformer."),
     "a prefix in part": without_prefix_in_part,
-    "uint8 masks": with_masks(torch.uint8),
-    "float32 masks": with_masks(torch.float32),
-    "masks without a prefix": lambda tensors: with_prefix("")(with_masks(torch.uint8)(tensors)),
+    "uint8 masks": with_masks("uint8"),
+    "float32 masks": with_masks("float32"),
+    "masks without a prefix": lambda tensors: with_prefix("")(with_masks("uint8")(tensors)),
     "same head": lambda ts: ts | {"lm_head.weight": ts[PREFIX + "wte.weight"].clone()},
     "a head for both": with_head_instead_of_embedding,
 }
@@ -300,7 +303,7 @@ def test_a_shard_that_the_index_does_not_name_is_passed_over(sharded):
     before = GPT2.from_folder(sharded).forward([IDS])
     stray = {"transformer.ln_f.bias": torch.full((64,), 9.0)}
     for name in ("model-00000-of-00009.safetensors", "model-00099-of-00099.safetensors"):
-        save_file(stray, sharded / name, {"format": "pt"})
+        safetensors.save_file(stray, sharded / name, {"format": "pt"})
     ours, theirs = both_logits(sharded)
     np.testing.assert_array_equal(ours, before)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)

@@ -6,9 +6,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import torch
+from helpers.peers import safetensors, torch
 from helpers.references import load_reference, reference_logits, save_reference
-from safetensors.torch import load_file, save_file
 
 import gpt2np
 from gpt2np import GPT2, CheckpointError, InvalidArgumentError
@@ -24,8 +23,9 @@ def converted(folder, target, **options):
 
 
 def change_tensors(folder, change):
-    tensors = load_file(folder / "model.safetensors")
-    save_file(change(tensors) or tensors, folder / "model.safetensors", {"format": "pt"})
+    file = folder / "model.safetensors"
+    tensors = safetensors.load_file(file)
+    safetensors.save_file(change(tensors) or tensors, file, {"format": "pt"})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", None])
@@ -63,8 +63,8 @@ def test_any_names_become_those_of_transformers(tiny, tmp_path):
     config["hidden_size"] = config.pop("n_embd")
     (folder / "config.json").write_text(json.dumps(config))
     converted(folder, tmp_path / "b")
-    before = load_file(tiny[0] / "model.safetensors")
-    after = load_file(tmp_path / "b" / "model.safetensors")
+    before = safetensors.load_file(tiny[0] / "model.safetensors")
+    after = safetensors.load_file(tmp_path / "b" / "model.safetensors")
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert json.loads((tmp_path / "b" / "config.json").read_text())["n_embd"] == 24
@@ -75,10 +75,10 @@ def test_a_head_that_equals_the_embedding_is_not_stored(tiny, tmp_path):
     shutil.copytree(tiny[0], folder)
     change_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"] + 0}))
     converted(folder, tmp_path / "b")
-    after = load_file(tmp_path / "b" / "model.safetensors")
+    after = safetensors.load_file(tmp_path / "b" / "model.safetensors")
     assert "lm_head.weight" not in after
     converted(tiny[0], tmp_path / "c")
-    assert load_file(tmp_path / "c" / "model.safetensors").keys() == after.keys()
+    assert safetensors.load_file(tmp_path / "c" / "model.safetensors").keys() == after.keys()
 
 
 def test_rounding_to_bfloat16_is_torchs_over_all_kinds_of_numbers():
@@ -114,7 +114,7 @@ def test_numbers_that_are_not_finite_are_kept(tiny, tmp_path):
     change_tensors(folder, spoil)
     for dtype in ("bfloat16", "float64"):
         converted(folder, tmp_path / dtype, dtype=dtype)
-        after = load_file(tmp_path / dtype / "model.safetensors")
+        after = safetensors.load_file(tmp_path / dtype / "model.safetensors")
         assert after["transformer.ln_f.bias"][3].isnan()
         assert after["transformer.wpe.weight"][2, 5] == -float("inf")
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
+from helpers.peers import torch
 from helpers.references import load_reference
 
 from gpt2np import GPT2, ContextLengthError, GenerationOptions, InvalidArgumentError, LanguageModel

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from transformers import GenerationConfig
+from helpers.peers import transformers
 
 from gpt2np import CheckpointError
 from gpt2np.generation.config_file import read_generation_config
@@ -52,10 +52,11 @@ def test_what_is_about_one_call_is_not_the_files_to_say(tmp_path):
 
 
 def test_as_transformers_writes_it(tmp_path):
-    GenerationConfig().save_pretrained(tmp_path)
+    transformers.GenerationConfig().save_pretrained(tmp_path)
     options, _ = read_generation_config(tmp_path)
     assert options.num_beams == 1
-    GenerationConfig(num_beams=3, length_penalty=0.5, early_stopping=True).save_pretrained(tmp_path)
+    beams = {"num_beams": 3, "length_penalty": 0.5, "early_stopping": True}
+    transformers.GenerationConfig(**beams).save_pretrained(tmp_path)
     options, _ = read_generation_config(tmp_path)
     assert (options.num_beams, options.length_penalty, options.early_stopping) == (3, 0.5, True)
 

@@ -2,14 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
-from transformers import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
+from helpers.peers import torch, transformers
 
 from gpt2np import GenerationOptions
 from gpt2np.generation.logits_processors import (
@@ -45,17 +38,21 @@ def stable_sort(monkeypatch):
     """Make torch.sort stable: otherwise the order of ties, which top-p may cut, is arbitrary."""
     sort = torch.sort
     monkeypatch.setattr(
-        torch, "sort", lambda x, descending: sort(x, descending=descending, stable=True)
+        "torch.sort", lambda x, descending: sort(x, descending=descending, stable=True)
     )
+
+
+def warper(name, value):
+    return getattr(transformers, name + "LogitsWarper")(value)
 
 
 def check_same(ours, logits, *warpers):
     """The set that transformers keeps in float32, and its probabilities in float64."""
     kept, exact = torch.tensor(logits), torch.tensor(logits.astype(np.float64))
-    for warper in warpers:
-        kept = warper(None, kept)
-        if isinstance(warper, TemperatureLogitsWarper):
-            exact = warper(None, exact)
+    for change in warpers:
+        kept = change(None, kept)
+        if isinstance(change, transformers.TemperatureLogitsWarper):
+            exact = change(None, exact)
     exact = torch.softmax(exact.masked_fill(torch.isneginf(kept), -torch.inf), -1).numpy()
     np.testing.assert_array_equal(ours > 0, exact > 0)
     np.testing.assert_allclose(ours, exact, atol=1e-6)
@@ -68,20 +65,20 @@ def probabilities(logits):
 @pytest.mark.parametrize(
     ("ours", "theirs", "values"),
     [
-        (apply_temperature, TemperatureLogitsWarper, [0.1, 0.7, 1.0, 2.5]),
-        (top_k_filter, TopKLogitsWarper, [1, 2, 7, 40, 63]),
-        (top_p_filter, TopPLogitsWarper, [1e-9, 0.1, 0.37, 0.5, 0.9, 0.95, 0.999]),
-        (min_p_filter, MinPLogitsWarper, [0.0, 1e-6, 0.05, 0.3, 0.9, 1.0]),
+        (apply_temperature, "Temperature", [0.1, 0.7, 1.0, 2.5]),
+        (top_k_filter, "TopK", [1, 2, 7, 40, 63]),
+        (top_p_filter, "TopP", [1e-9, 0.1, 0.37, 0.5, 0.9, 0.95, 0.999]),
+        (min_p_filter, "MinP", [0.0, 1e-6, 0.05, 0.3, 0.9, 1.0]),
     ],
 )
 def test_filter_keeps_the_set_of_transformers(logits, ours, theirs, values):
     for value in values:
-        check_same(probabilities(ours(logits, value)), logits, theirs(value))
+        check_same(probabilities(ours(logits, value)), logits, warper(theirs, value))
 
 
 def test_top_p_keeps_equal_values_whatever_the_order_of_equals(logits, monkeypatch):
     monkeypatch.undo()
-    kept = TopPLogitsWarper(0.6)(None, torch.tensor(logits)).numpy()
+    kept = warper("TopP", 0.6)(None, torch.tensor(logits)).numpy()
     np.testing.assert_array_equal(np.sort(top_p_filter(logits, 0.6)), np.sort(kept))
 
 
@@ -97,7 +94,7 @@ def check_typical(ours, logits, p):
     transformers' own sum over 50,257 tokens is off by ten times as much.)
     """
     exact = torch.tensor(logits.astype(np.float64))
-    kept = TypicalLogitsWarper(p)(None, exact).numpy() > -np.inf
+    kept = warper("Typical", p)(None, exact).numpy() > -np.inf
     differs = kept != (ours > -np.inf)
     probability = softmax(logits.astype(np.float64))
     log_p = np.log(np.maximum(probability, 1e-300))
@@ -115,9 +112,9 @@ def test_rows_of_many_scales():
         scale, size = 10.0 ** rng.uniform(-3, 3), int(rng.integers(2, 300))
         logits = rng.normal(rng.normal(0, 50), scale, (8, size)).astype(np.float32)
         k, p = int(rng.integers(1, size)), float(rng.uniform(0.01, 0.99))
-        check_same(probabilities(top_k_filter(logits, k)), logits, TopKLogitsWarper(k))
-        check_same(probabilities(top_p_filter(logits, p)), logits, TopPLogitsWarper(p))
-        check_same(probabilities(min_p_filter(logits, p)), logits, MinPLogitsWarper(p))
+        check_same(probabilities(top_k_filter(logits, k)), logits, warper("TopK", k))
+        check_same(probabilities(top_p_filter(logits, p)), logits, warper("TopP", p))
+        check_same(probabilities(min_p_filter(logits, p)), logits, warper("MinP", p))
         check_typical(typical_filter(logits, p), logits, p)
 
 
@@ -127,8 +124,8 @@ def test_typical_comes_last():
         logits = rng.normal(0, 3, (1, 60)).astype(np.float32)
         options = GenerationOptions(temperature=1.3, top_k=25, top_p=0.9, min_p=0.01, typical_p=0.6)
         warpers = (
-            *(TemperatureLogitsWarper(1.3), TopKLogitsWarper(25), TopPLogitsWarper(0.9)),
-            *(MinPLogitsWarper(0.01), TypicalLogitsWarper(0.6)),
+            *(warper("Temperature", 1.3), warper("TopK", 25), warper("TopP", 0.9)),
+            *(warper("MinP", 0.01), warper("Typical", 0.6)),
         )
         check_same(next_probabilities(logits, options), logits, *warpers)
 

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-import torch
+from helpers.peers import torch
 from helpers.references import load_reference, reference_logits
 
 from gpt2np import LanguageModel

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import torch
+from helpers.peers import torch
 from helpers.references import load_reference, reference_logits, to_float64
 
 from gpt2np.generation.sampling import log_softmax, token_logprob

@@ -4,16 +4,7 @@ from itertools import count, islice
 
 import numpy as np
 import pytest
-import torch
-from transformers import (
-    LogitsProcessorList,
-    MinNewTokensLengthLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-)
+from helpers.peers import torch, transformers
 
 from gpt2np import GenerationOptions, InvalidArgumentError
 from gpt2np.generation.logits_processors import process_logits
@@ -63,6 +54,10 @@ def ours(logits, prompt, generated, **options):
     return result
 
 
+def processor(name, *values):
+    return getattr(transformers, name + "LogitsProcessor")(*values)
+
+
 def theirs(processor, logits, prompt, generated):
     return processor(torch.tensor([[*prompt, *generated]]), torch.tensor(logits)[None])[0].numpy()
 
@@ -71,8 +66,7 @@ def theirs(processor, logits, prompt, generated):
 def test_repetition_penalty(cases):
     for rng, logits, prompt, generated in cases(1):
         penalty = float(rng.choice([0.5, 1.01, 1.3, 2.0, 100.0]))
-        processor = RepetitionPenaltyLogitsProcessor(penalty)
-        expected = theirs(processor, logits, prompt, generated)
+        expected = theirs(processor("RepetitionPenalty", penalty), logits, prompt, generated)
         if np.isfinite(expected.max()):
             result = ours(logits, prompt, generated, repetition_penalty=penalty)
             np.testing.assert_array_equal(result, expected)
@@ -81,7 +75,7 @@ def test_repetition_penalty(cases):
 def test_no_repeat_ngram(cases):
     for rng, logits, prompt, generated in cases(2):
         size = int(rng.integers(1, 5))
-        expected = theirs(NoRepeatNGramLogitsProcessor(size), logits, prompt, generated)
+        expected = theirs(processor("NoRepeatNGram", size), logits, prompt, generated)
         result = ours(logits, prompt, generated, no_repeat_ngram_size=size)
         np.testing.assert_array_equal(result, expected)
 
@@ -101,7 +95,7 @@ def test_bad_words(cases):
         words = [word for word in words if word not in [[end] for end in END_IDS]]
         if not words:
             continue
-        expected = theirs(NoBadWordsLogitsProcessor(words), logits, prompt, generated)
+        expected = theirs(processor("NoBadWords", words), logits, prompt, generated)
         np.testing.assert_array_equal(
             ours(logits, prompt, generated, bad_words_ids=words), expected
         )
@@ -111,19 +105,19 @@ def test_logit_bias(cases):
     for rng, logits, prompt, generated in cases(4):
         ids = rng.choice(len(logits), rng.integers(1, 8), replace=False)
         bias = {int(i): float(rng.normal(0, 20)) for i in ids}
-        processor = SequenceBiasLogitsProcessor({(i,): value for i, value in bias.items()})
-        expected = theirs(processor, logits, prompt, generated)
+        biases = processor("SequenceBias", {(i,): value for i, value in bias.items()})
+        expected = theirs(biases, logits, prompt, generated)
         np.testing.assert_array_equal(ours(logits, prompt, generated, logit_bias=bias), expected)
 
 
 def test_min_new_tokens_and_ignore_eos(cases):
     for rng, logits, prompt, generated in cases(5):
         least = int(rng.integers(0, 30))
-        processor = MinNewTokensLengthLogitsProcessor(len(prompt), least, sorted(END_IDS))
-        expected = theirs(processor, logits, prompt, generated)
+        no_end = processor("MinNewTokensLength", len(prompt), least, sorted(END_IDS))
+        expected = theirs(no_end, logits, prompt, generated)
         result = ours(logits, prompt, generated, min_new_tokens=least)
         np.testing.assert_array_equal(result, expected)
-        never = theirs(SuppressTokensLogitsProcessor(sorted(END_IDS)), logits, prompt, generated)
+        never = theirs(processor("SuppressTokens", sorted(END_IDS)), logits, prompt, generated)
         np.testing.assert_array_equal(ours(logits, prompt, generated, ignore_eos=True), never)
 
 
@@ -143,13 +137,13 @@ def test_all_in_order(cases):
     for rng, logits, prompt, generated in cases(7):
         words = random_words(rng, len(logits), prompt, generated)
         bias = {int(rng.integers(len(logits))): 4.0}
-        processors = LogitsProcessorList(
+        processors = transformers.LogitsProcessorList(
             [
-                SequenceBiasLogitsProcessor({(i,): value for i, value in bias.items()}),
-                RepetitionPenaltyLogitsProcessor(1.7),
-                NoRepeatNGramLogitsProcessor(3),
-                NoBadWordsLogitsProcessor(words),
-                MinNewTokensLengthLogitsProcessor(len(prompt), 10, sorted(END_IDS)),
+                processor("SequenceBias", {(i,): value for i, value in bias.items()}),
+                processor("RepetitionPenalty", 1.7),
+                processor("NoRepeatNGram", 3),
+                processor("NoBadWords", words),
+                processor("MinNewTokensLength", len(prompt), 10, sorted(END_IDS)),
             ]
         )
         expected = theirs(processors, logits, prompt, generated)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
+from helpers.peers import torch
 from helpers.references import load_reference, save_reference
 from helpers.transformers_pass import transformers_arrays, transformers_model
 

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from helpers.explain_pages import decoded
 from helpers.paths import CHECKOUT
+from helpers.peers import torch
 from helpers.references import load_reference, save_reference, to_float64
 from helpers.transformers_pass import transformers_arrays
 

@@ -2,21 +2,24 @@
 
 import numpy as np
 import pytest
-import torch
-from transformers.activations import ACT2FN
+from helpers.peers import torch, transformers
 
 from gpt2np.model.ops import ACTIVATIONS, softmax
 
 X = np.concatenate([np.linspace(-40, 40, 40_001), [0.0, -0.0, 1e-30, -1e-30, -1e4, 1e4]])
 
 
+def reference(name, x):
+    return transformers.activations.ACT2FN[name](torch.tensor(x)).numpy()
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_against_transformers_function_of_the_same_name(name):
-    exact = ACT2FN[name](torch.tensor(X)).numpy()
+    exact = reference(name, X)
     np.testing.assert_allclose(ACTIVATIONS[name](X), exact, rtol=1e-14, atol=6e-15)
     x = X.astype(np.float32)
-    ours, theirs = ACTIVATIONS[name](x), ACT2FN[name](torch.tensor(x)).numpy()
-    exact = ACT2FN[name](torch.tensor(x.astype(np.float64))).numpy()
+    ours, theirs = ACTIVATIONS[name](x), reference(name, x)
+    exact = reference(name, x.astype(np.float64))
     assert ours.dtype == np.float32
     off, theirs_off = (np.abs(y - exact)[np.abs(x) < 20].max() for y in (ours, theirs))
     assert off <= 2 * theirs_off
@@ -28,7 +31,7 @@ def test_against_transformers_function_of_the_same_name(name):
 def test_rounding_errors_of_normal_inputs(name, scale):
     """Also no systematic error, which would add up over the neurons of a layer."""
     x = np.random.default_rng(0).normal(0, scale, 50_000).astype(np.float32)
-    exact = ACT2FN[name](torch.tensor(x.astype(np.float64))).numpy()
+    exact = reference(name, x.astype(np.float64))
     unit = np.sqrt(np.mean(np.square(exact))) / 2**24
     error = (ACTIVATIONS[name](x) - exact) / unit
     assert np.sqrt(np.mean(np.square(error))) < 1 and abs(error.mean()) < 0.15

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
+from helpers.peers import torch
 from helpers.random_models import random_model
 from helpers.transformers_pass import transformers_model
 

@@ -3,9 +3,8 @@
 import importlib.util
 
 import pytest
-import torch
 from helpers.paths import CHECKOUT
-from transformers import GPT2LMHeadModel
+from helpers.peers import torch, transformers
 
 import gpt2np
 from gpt2np.parity import check, record
@@ -28,7 +27,7 @@ def reference(exact):
     [("float32", "eager"), ("float32", "sdpa"), ("bfloat16", "eager"), ("float16", "sdpa")],
 )
 def test_transformers_is_right(reference, exact, dtype, attention):
-    model = GPT2LMHeadModel.from_pretrained(
+    model = transformers.GPT2LMHeadModel.from_pretrained(
         CHECKOUT / "weights", dtype=getattr(torch, dtype), attn_implementation=attention
     ).eval()
     tested = {}

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
-import torch
+from helpers.peers import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from helpers.logits import compare_logits
+from helpers.peers import torch
 from helpers.references import reference_logits, to_float64
 
 from gpt2np import GPT2

@@ -5,12 +5,11 @@ import subprocess
 
 import numpy as np
 import pytest
-import torch
 from helpers.command_line import run_here
 from helpers.kills import contents
 from helpers.patched_cli import patched_cli
 from helpers.paths import CHECKOUT
-from transformers import AutoModelForCausalLM
+from helpers.peers import torch, transformers
 
 import gpt2np
 import gpt2np.training.trainer as trainer_module
@@ -56,8 +55,9 @@ def test_loss_falls(training, trained):
 def test_transformers_loads_the_model(trained):
     lm = gpt2np.load(trained)
     ids = lm.tokenizer.encode("The fox and the bell")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(trained)
     with torch.no_grad():
-        expected = AutoModelForCausalLM.from_pretrained(trained)(torch.tensor([ids])).logits[0]
+        expected = theirs(torch.tensor([ids])).logits[0]
     np.testing.assert_allclose(lm.model.forward([ids]), expected, atol=1e-4)
     assert lm.generate("The fox", max_new_tokens=5, seed=1).ids
     assert lm.eos_token_ids == {lm.tokenizer.eos_token_id}

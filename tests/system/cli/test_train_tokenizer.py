@@ -4,9 +4,9 @@ import json
 
 import pytest
 from helpers.command_line import run_here
+from helpers.peers import transformers
 from helpers.references import save_reference
 from tokenizers import Tokenizer as PeerTokenizer
-from transformers import AutoTokenizer
 
 from gpt2np import Tokenizer
 from gpt2np.tokenizer.training import TrainingOptions, train
@@ -78,7 +78,7 @@ class TestFolder:
         arguments = ["--pattern", pattern, "--alphabet", alphabet, "--json"]
         result, folder = trained(corpus, "--vocab-size", 320, *arguments)
         peer = PeerTokenizer.from_file(str(folder / "tokenizer.json"))
-        auto = AutoTokenizer.from_pretrained(folder)
+        auto = transformers.AutoTokenizer.from_pretrained(folder)
         texts = [TEXT, f"A second document: {TEXT}"]
         n_tokens = sum(len(peer.encode(text).ids) for text in texts)
         assert json.loads(result.stdout)["tokens"] == n_tokens
@@ -155,7 +155,7 @@ def test_a_model_generates_with_it(corpus, tmp_path, alphabet):
     options = ("--model", folder, "-n", "8", "--greedy", "--json")
     result = run_here("generate", "The cat", *options)
     completion = json.loads(result.stdout)
-    auto = AutoTokenizer.from_pretrained(folder)
+    auto = transformers.AutoTokenizer.from_pretrained(folder)
     assert completion["prompt_ids"] == auto("The cat")["input_ids"]
     assert completion["text"] == auto.decode(completion["ids"])
 
