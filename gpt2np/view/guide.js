@@ -87,22 +87,23 @@ export function createGuide(host, onRun) {
       before = now;
       frame = moment < to ? requestAnimationFrame(tick) : 0;
       host.moment = moment;
-      if (!frame) arrive();
+      if (frame) host.render();
+      else arrive();
     };
-    if (!reducedMotion.matches) frame = requestAnimationFrame(tick);
-    else {
+    if (reducedMotion.matches) {
       host.moment = to;
       arrive();
+    } else {
+      frame = requestAnimationFrame(tick);
+      update();
     }
-    update();
   }
 
   function arrive() {
     frame = 0;
-    update();
-    if (!isAtEnd()) return;
-    playing?.onEnd();
-    if (!stops) finish();
+    if (isAtEnd()) playing?.onEnd();
+    if (isAtEnd() && !stops) finish();
+    else update();
   }
 
   function finish() {
@@ -111,7 +112,7 @@ export function createGuide(host, onRun) {
     playing = stops = null;
     isResult = false;
     pace = 1;
-    update();
+    pause();
     resolve?.(wasGuided);
   }
 
@@ -139,7 +140,6 @@ export function createGuide(host, onRun) {
   }
 
   function step() {
-    pause();
     host.leave();
     if (isAtEnd()) host.moment = 0;
     run(Math.floor(host.moment + 1e-9) + 1);
@@ -201,9 +201,6 @@ export function createGuide(host, onRun) {
         else go();
       });
     },
-    stop() {
-      pause();
-      finish();
-    },
+    stop: finish,
   };
 }

@@ -122,21 +122,19 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     },
     set moment(value) {
       moment = value;
-      render();
     },
     phases: () => phases,
     pass: () => pass,
     isOpen: () => shown.isOpen,
     leave: () => zoom.leave(),
+    render,
     refresh,
   });
   range.addEventListener("input", () => {
-    const asked = Number(range.value); // before leaving shows the old moment again
-    guide?.pause();
+    moment = Number(range.value);
     zoom.leave();
-    moment = asked;
-    refresh();
-    guide?.update();
+    if (guide) guide.pause();
+    else refresh();
   });
 
   let said = "";
@@ -385,8 +383,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     if (chosen < place.hidden) view.line = chosen = place.hidden + place.rows - 1;
     labelLines();
     lineFocus.reset();
-    said = "";
-    render();
+    if (zoom.isInside) refresh();
     zoom.refresh();
   }
 
@@ -414,6 +411,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
      */
     show(described, options = /** @type {any} */ ({})) {
       const { token = null, off = [], was, isOpen, plays } = options;
+      place = null; // nothing is drawn before all is known
       guide?.stop();
       pass = readPass(described);
       const drawn = described.draw?.id === token ? described.draw.number : null;
@@ -427,10 +425,9 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       if (isOpen || plays || zoom.isToken) zoom.leave();
       moment = isOpen || plays ? 0 : phases.length;
       root.hidden = false; // the picture needs its size
+      guide?.update();
       build();
       if (zoom.isInside) zoom.refresh(true);
-      refresh();
-      guide?.update();
       root.dataset.ready = "true";
     },
     guide,

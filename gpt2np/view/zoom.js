@@ -128,7 +128,7 @@ export function createZoom(host) {
 
   function show() {
     build();
-    draw();
+    if (path.length) draw(); // else the Machine does
   }
 
   function change(next, loaded) {
