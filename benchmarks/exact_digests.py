@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -73,9 +73,15 @@ def hooks(shape: dict[str, object]) -> Iterator[Array]:
     return hooked(exact_model(shape))
 
 
+@cache
+def bundled() -> LanguageModel:
+    """The bundled model with an exact pass."""
+    return LanguageModel.load(BUNDLED, exact=True)
+
+
 def completion(options: Options) -> Iterator[Array]:
     """The ids and log probabilities of one text of the bundled model."""
-    lm = LanguageModel.load(BUNDLED, exact=True)
+    lm = bundled()
     given: Options = {**options, "max_new_tokens": 16}
     done = lm.generate(STORY, **given)
     yield np.array(done.ids)
@@ -86,7 +92,7 @@ def completion(options: Options) -> Iterator[Array]:
 
 def many() -> Iterator[Array]:
     """Texts of a batch, each equal to the text alone."""
-    lm = LanguageModel.load(BUNDLED, exact=True)
+    lm = bundled()
     prompts = [STORY[:n] for n in range(10, 40, 4)]
     for i, done in enumerate(lm.generate_batch(prompts, max_new_tokens=20, seed=1)):
         alone = lm.generate(prompts[i], max_new_tokens=20, seed=1 + i)
@@ -96,8 +102,7 @@ def many() -> Iterator[Array]:
 
 def scores() -> Iterator[Array]:
     """Scores of two texts, one of them longer than the context."""
-    lm = LanguageModel.load(BUNDLED, exact=True)
-    for score in lm.score([STORY, STORY * 20]):
+    for score in bundled().score([STORY, STORY * 20]):
         yield score.logprobs
         yield np.array([score.total, score.perplexity])
         yield score.best

@@ -20,12 +20,13 @@ WALKTHROUGH = CHECKOUT / "examples" / "walkthrough"
 PATHS = sorted(WALKTHROUGH.glob("[0-9]_*.ipynb"))
 TIMEOUT = 300  # seconds; at most 15 on an idle machine
 NOT_COMPARED = "not-compared"  # tag of cells that measure time
-# No test compares pictures; their layout takes half the time.
+# No test compares pictures; their layout, their ticks and their resolution take half the time.
 PLAIN_PICTURES = """%reset -f
 %matplotlib inline
-%config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
-import matplotlib
-matplotlib.figure.Figure.set_layout_engine = lambda *_, **__: None
+%config InlineBackend.print_figure_kwargs = {"bbox_inches": None, "dpi": 20}
+import matplotlib.axes
+matplotlib.figure.Figure.set_layout_engine = matplotlib.axis.Axis.draw = lambda *_, **__: None
+matplotlib.axes.Axes._update_title_position = matplotlib.axis.Axis.draw
 """
 REFRESH = "run the command in examples/walkthrough/README.md to update the outputs"
 

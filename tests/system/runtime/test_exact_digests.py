@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -46,13 +47,15 @@ MACHINE_DEPENDENT = {
 )
 def test_digest(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """BLAS can't round: it gets integers, whose sums in any order are integers below 2⁵³."""
-    product = np.matmul
+    product, checked = np.matmul, deque[Array](maxlen=9)  # slices have two products, or more
 
     def matmul(x: Array, w: Array) -> Array:
         assert x.dtype == w.dtype == np.float64 and x.shape[-1] <= exact.BLOCK
         for slices in (x, w):
-            assert slices.min() >= -(2**21) and slices.max() <= 2**21
-            assert np.array_equal(slices, np.rint(slices))
+            if not any(slices is other for other in tuple(checked)):
+                assert slices.min() >= -(2**21) and slices.max() <= 2**21
+                assert (slices == np.rint(slices)).all()
+                checked.append(slices)
         return product(x, w)
 
     monkeypatch.setattr(np, "matmul", matmul)
