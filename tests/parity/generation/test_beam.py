@@ -88,7 +88,7 @@ def test_bundled_model(bundled, data, step):
         text = stories[40 + number].strip()
         # The last words of a story are likely to be followed by the end of text.
         prompt = lm.tokenizer.encode(text[-150:] if number % 2 else text[:200])
-        compare(lm.model, reference, prompt, {4095}, SEARCHES[number], 24)
+        compare(lm.model, reference, prompt, {4095}, SEARCHES[number], 14)
 
 
 def test_until_the_context_is_full(tiny):

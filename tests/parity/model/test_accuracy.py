@@ -6,7 +6,7 @@ import pytest
 
 @pytest.mark.parametrize(
     "numbers",
-    [[0, 1, 2, 3], pytest.param(range(60), marks=pytest.mark.slow)],
+    [[2, 6, 16, 25], pytest.param(range(60), marks=pytest.mark.slow)],
     ids=["4 narrow models", "60 models"],
 )
 def test_logits_are_as_close_to_the_exact_ones_as_those_of_transformers(numbers):

@@ -13,7 +13,7 @@ from gpt2np import GPT2, Tokenizer
 SHAPES = {
     "12 layers": {"n_layer": 12, "n_embd": 48, "n_head": 2, "vocab_size": 500, "n_positions": 200},
     "1 head, 1 wide": {"n_layer": 2, "n_embd": 1, "n_head": 1, "vocab_size": 7, "n_positions": 9},
-    "124M's width": {"n_layer": 2, "vocab_size": 1003},
+    "124M's width": {"n_layer": 1, "vocab_size": 1003},
     "124M": {"n_layer": 12},
 }
 
@@ -31,7 +31,7 @@ def test_random_models(name, tmp_path):
     check_logits(name, model, reference, sequences)
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
 def test_bundled_model_on_held_out_text(bundled, data, count):
     reference = load_reference(bundled)
     text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")

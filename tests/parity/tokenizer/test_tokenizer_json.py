@@ -156,7 +156,7 @@ def test_single_word_token_beside_any_character(step):
     masked = mask_newer_characters("".join(map(chr, codes)))
     newer = [code for code, found in zip(codes, masked, strict=True) if found != chr(code)]
     assert len(newer) > 17_000
-    texts = [chr(code) + "<x>" for code in {*codes[::step], *newer}]
+    texts = [chr(code) + "<x>" for code in {*codes[::step], *newer[:: step // 10 or 1]}]
     for text, expected in zip(texts, rust.encode_batch(texts), strict=True):
         found = [token_id for _, token_id in split_added(text, [added])]
         assert (1 in found) == (1 in expected.ids), ascii(text)

@@ -46,7 +46,7 @@ def test_targets_against_differences(target):
 
 def test_contributions_of_integrated_gradients_sum_to_the_change(lm):
     token = lm.tokenizer.encode(" he")[0]
-    found = saliency(lm, "The king said that", Target(token), steps=30)
+    found = saliency(lm, "The king said that", Target(token), steps=15)
     assert found.values.sum() == pytest.approx(found.value - found.baseline, abs=0.05)
     exact = log_softmax(lm.model.forward([found.ids])[-1])[token]
     assert found.value == pytest.approx(exact, abs=1e-4)

@@ -22,7 +22,7 @@ def either_way(request, monkeypatch):
     monkeypatch.setattr(module, "small_kernels", lambda: request.param)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     n=st.integers(0, 90),
     k=st.integers(1, 200),
