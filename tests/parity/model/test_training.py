@@ -56,7 +56,7 @@ def text_ids(count, vocab_size):
 @pytest.mark.parametrize(
     "shape",
     [
-        {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 128, "learning_rate": 3e-3},
+        {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 64, "learning_rate": 3e-3},
         pytest.param(BUNDLED, marks=pytest.mark.slow),
     ],
     ids=["small", "bundled recipe"],

@@ -28,7 +28,7 @@ def shift_by_length(ids, logits):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_logits_processor_that_bans_a_token_as_bad_words_do(lm, beams):
-    options = {"max_new_tokens": 30, "num_beams": beams, "temperature": 0.0}
+    options = {"max_new_tokens": 12, "num_beams": beams, "temperature": 0.0}
     banned = lm.generate("Once upon a time", **options).ids[3]
     result = lm.generate("Once upon a time", **options, logits_processor=ban(banned))
     assert banned not in result.ids
