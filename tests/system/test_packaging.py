@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 import venv
 import zipfile
 from email.parser import Parser
@@ -11,6 +10,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from hatchling.build import build_wheel
 from helpers.paths import CHECKOUT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -19,9 +19,9 @@ from packaging.utils import canonicalize_name
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
-    subprocess.run([*command, str(CHECKOUT)], check=True, capture_output=True)
-    return next(folder.glob("*.whl"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(CHECKOUT)
+        return folder / build_wheel(str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,10 @@ def installed(wheel, tmp_path_factory):
     while wanted:
         if (name := wanted.pop()) not in installed:
             installed.add(name)
-            for file in distribution(name).files or ():
-                if ".." not in file.parts:
-                    (site / file).parent.mkdir(parents=True, exist_ok=True)
-                    (site / file).symlink_to(file.locate())
-            wanted |= without_extras(distribution(name).requires or ())
+            found = distribution(name)
+            for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+                (site / top).symlink_to(found.locate_file(top))  # with the compiled modules
+            wanted |= without_extras(found.requires or ())
     return folder / "bin" / "python"
 
 
