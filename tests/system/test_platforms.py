@@ -64,10 +64,8 @@ class TestOtherPlatforms:
                 except GPT2NPError as error:
                     print(error)
         """
-        env = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests")]),
-        }
+        path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests")])
+        env = {**os.environ, "PYTHONPATH": path}
         command = [sys.executable, "-c", program, platform, tmp_path / "x"]
         result = subprocess.run(command, capture_output=True, check=True, env=env)
         assert result.stdout.startswith(b"another process is writing to")

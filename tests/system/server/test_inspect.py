@@ -90,13 +90,13 @@ def test_an_id_that_is_no_token_is_named(client):
 
 def test_saliency(client, lm):
     ids = lm.encode_prompt("Once upon a time there")
-    body = {"prompt": ids[:-1], "token": ids[-1], "steps": 4}
+    body = {"prompt": ids[:-1], "token": ids[-1], "steps": 2}
     answer = client.post("/api/saliency", json=body).json()
-    expected = saliency(lm, ids[:-1], Target(ids[-1]), steps=4)
+    expected = saliency(lm, ids[:-1], Target(ids[-1]), steps=2)
     np.testing.assert_allclose(answer["values"], expected.values, rtol=1e-4)
     edits = [{"point": "blocks.1.attn.z", "heads": [2], "factor": 0}]
     answer = client.post("/api/saliency", json=body | {"interventions": edits}).json()
-    ablated = saliency(lm, ids[:-1], Target(ids[-1]), steps=4, interventions=zero_head(1, 2))
+    ablated = saliency(lm, ids[:-1], Target(ids[-1]), steps=2, interventions=zero_head(1, 2))
     np.testing.assert_allclose(answer["values"], ablated.values, rtol=1e-4)
     assert not np.allclose(ablated.values, expected.values, rtol=1e-2)
     for prompt in ([], [1] * 257):

@@ -24,7 +24,7 @@ def random_requests(lm, n):
     rng, requests = random.Random(0), []
     for _ in range(n):
         fields, options = rng.choice(OPTIONS)
-        prompt, seed, n_new = rng.choice(PROMPTS), rng.randrange(1000), rng.randrange(4, 20)
+        prompt, seed, n_new = rng.choice(PROMPTS), rng.randrange(1000), rng.randrange(4, 12)
         if rng.random() < 0.3:
             prompt = lm.encode_prompt(prompt)
         arguments = {"temperature": 1.0, "top_k": 0, "max_new_tokens": n_new, "seed": seed}

@@ -45,7 +45,7 @@ def read_records(data, limit):
         ends = [parts[(i + step - answer) % len(parts)][1] for step in range(4)]
         options = {"text": ends, "label": list("ABCD")}
         arc.append({"question": middle, "choices": options, "answerKey": "ABCD"[answer]})
-    page = [{"page": [page for page in pages if page.strip()][FIRST % 60][:2500]}]
+    page = [{"page": [page for page in pages if page.strip()][FIRST % 60][:1800]}]
     return {"lambada": passages, "wikitext": page, "arc": arc}
 
 
@@ -93,7 +93,7 @@ def greedy_texts(model, prompts):
     """Continue each prompt greedily, up to an empty line or a quotation mark."""
     from lm_eval.api.instance import Instance
 
-    options = {"until": ["\n\n", "“"], "max_gen_toks": 20, "do_sample": False}
+    options = {"until": ["\n\n", "“"], "max_gen_toks": 8, "do_sample": False}
     requests = [
         Instance("generate_until", {}, (prompt, dict(options)), i)
         for i, prompt in enumerate(prompts)

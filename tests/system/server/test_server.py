@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from helpers.command_line import run_here
 from helpers.equal_results import assert_equal_results
 from helpers.paths import CHECKOUT
 from helpers.processes import children, wait_until
-from helpers.server import running_server
+from helpers.server import Fork, running_server
 
 from gpt2np.runtime.ranks import max_processes
 
@@ -61,8 +60,8 @@ def joined(lists):
 class TestCompletions:
     def test_the_text_is_that_of_generate(self, client, lm):
         for prompt in PROMPTS:
-            answer = complete(client, prompt=prompt, seed=5, max_tokens=20, return_token_ids=True)
-            expected = generate(lm, prompt, seed=5, max_new_tokens=20)
+            answer = complete(client, prompt=prompt, seed=5, max_tokens=12, return_token_ids=True)
+            expected = generate(lm, prompt, seed=5, max_new_tokens=12)
             [choice] = answer["choices"]
             assert choice["text"] == expected.text
             assert choice["token_ids"] == expected.ids
@@ -72,16 +71,18 @@ class TestCompletions:
 
     def test_prompts_can_be_lists_of_texts_and_ids(self, client, lm):
         ids = [lm.encode_prompt(prompt) for prompt in PROMPTS]
-        one_by_one = [complete(client, prompt=p, seed=1)["choices"][0]["text"] for p in PROMPTS]
+        fields = {"seed": 1, "max_tokens": 6}
+        one_by_one = [complete(client, prompt=p, **fields)["choices"][0]["text"] for p in PROMPTS]
         for prompt in (PROMPTS, ids):
-            choices = complete(client, prompt=prompt, seed=1)["choices"]
+            choices = complete(client, prompt=prompt, **fields)["choices"]
             assert [choice["text"] for choice in choices] == one_by_one
             assert [choice["index"] for choice in choices] == list(range(len(PROMPTS)))
-        assert complete(client, prompt=ids[0], seed=1)["choices"][0]["text"] == one_by_one[0]
+        assert complete(client, prompt=ids[0], **fields)["choices"][0]["text"] == one_by_one[0]
 
     def test_several_choices_are_those_of_consecutive_seeds(self, client):
-        choices = complete(client, prompt="The fox", n=3, seed=7)["choices"]
-        single = [complete(client, prompt="The fox", seed=7 + i)["choices"][0] for i in range(3)]
+        fields = {"prompt": "The fox", "max_tokens": 6}
+        choices = complete(client, n=3, seed=7, **fields)["choices"]
+        single = [complete(client, seed=7 + i, **fields)["choices"][0] for i in range(3)]
         assert [c["text"] for c in choices] == [c["text"] for c in single]
 
     def test_log_probabilities_with_echo(self, client, lm):
@@ -154,7 +155,7 @@ def parts_of(choice, chunks):
 class TestStreams:
     def test_the_pieces_join_to_the_text(self, client):
         for prompt in PROMPTS:
-            fields = {"prompt": prompt, "seed": 2, "max_tokens": 16, "logprobs": 2, "n": 2}
+            fields = {"prompt": prompt, "seed": 2, "max_tokens": 9, "logprobs": 2, "n": 2}
             whole = complete(client, **fields, return_token_ids=True)
             chunks = read_events(client, **fields, return_token_ids=True)
             for choice in whole["choices"]:
@@ -247,7 +248,7 @@ class TestQueueAndCancellation:
                 wait_until(lambda name=name: metric(client, name) == 0, seconds=3)
 
     def test_a_client_that_reads_nothing_is_disconnected(self, tmp_path):
-        arguments = ("--processes", "1", "--max-queued", "1", "--timeout", "5")
+        arguments = ("--processes", "1", "--max-queued", "1", "--timeout", "3")
         arguments += ("--model", "bundled")
         with server_and_client(tmp_path, *arguments) as (server, client):
             files = Path(f"/proc/{server.process.pid}/fd")
@@ -265,33 +266,34 @@ class TestQueueAndCancellation:
                 wait_until(lambda: len(list(files.iterdir())) <= n_files)
 
     def test_a_full_queue_refuses_and_recovers(self, tmp_path):
-        arguments = ("--model", "bundled", "--max-running", "2", "--max-queued", "2")
+        arguments = ("--model", "bundled", "--max-running", "1", "--max-queued", "1")
         with server_and_client(tmp_path, *arguments) as (_, client):
-            fields = {**LONG, "max_tokens": 120}
+            fields = {**LONG, "max_tokens": 80}
             threads = [
-                threading.Thread(target=complete, args=[client], kwargs=fields) for _ in range(4)
+                threading.Thread(target=complete, args=[client], kwargs=fields) for _ in range(2)
             ]
             for thread in threads:
                 thread.start()
-            wait_until(lambda: metric(client, "num_requests_running") == 2)
-            wait_until(lambda: metric(client, "num_requests_waiting") == 2)
+            wait_until(lambda: metric(client, "num_requests_running") == 1)
+            wait_until(lambda: metric(client, "num_requests_waiting") == 1)
             response = client.post("/v1/completions", json=LONG)
             assert response.status_code == 503
             assert response.headers["Retry-After"]
             for thread in threads:
                 thread.join()
-            for name, value in {"n": 5, "prompt": ["a"] * 5}.items():  # more than there are places
+            for name, value in {"n": 3, "prompt": ["a"] * 3}.items():  # more than there are places
                 response = client.post("/v1/completions", json={name: value})
                 assert response.status_code == 400 and response.json()["error"]["param"] == name
             complete(client, prompt="The fox", seed=1)
 
     def test_metrics_add_up_to_the_usage_of_all_kinds_of_requests(self, client):
         kinds = [{"n": 3}, {"temperature": 0}, {"prompt": ["The fox", "A king"], "n": 2}]
+        kinds = [{"prompt": "The fox", "max_tokens": 5, **kind} for kind in kinds]
         growth = growth_from_here(client)
-        usages = [complete(client, **{"prompt": "The fox", **kind})["usage"] for kind in kinds]
+        usages = [complete(client, **kind)["usage"] for kind in kinds]
         for kind in kinds[:2]:
             fields = {**kind, "stream_options": {"include_usage": True}}
-            usages.append(read_events(client, prompt="The fox", **fields)[-1]["usage"])
+            usages.append(read_events(client, **fields)[-1]["usage"])
         n_prompt, n_new = (
             sum(usage[name] for usage in usages) for name in ("prompt_tokens", "completion_tokens")
         )
@@ -309,10 +311,10 @@ def test_requests_while_the_models_processes_are_killed(tmp_path, lm):
         expected = [generate(lm, "The fox", seed=1).text]
         assert texts(client) == expected
         with ThreadPoolExecutor(4) as pool:
-            fields = {**LONG, "max_tokens": 100, "n": 4}
+            fields = {**LONG, "max_tokens": 100, "n": 2}
             requests = [pool.submit(read_events, client, **fields) for _ in range(2)]
             requests += [pool.submit(client.post, "/v1/completions", json=fields)]
-            wait_until(lambda: metric(client, "num_requests_running") == 12)
+            wait_until(lambda: metric(client, "num_requests_running") == 6)
             pids = children(server.process.pid)
             assert pids or max_processes() == 1  # one process computes here
             for pid in pids:
@@ -431,12 +433,13 @@ class TestAccess:
 class TestShutdown:
     def test_running_requests_end_first(self, tmp_path):
         with server_and_client(tmp_path, "--model", "bundled") as (server, client):
-            fields = {"prompt": "The fox", "max_tokens": 150, "ignore_eos": True, "seed": 1}
-            with ThreadPoolExecutor(1) as pool:
-                answer = pool.submit(complete, client, **fields)
-                wait_until(lambda: metric(client, "num_requests_running") == 1)
+            body = {**LONG, "max_tokens": 60, "stream": True}
+            with client.stream("POST", "/v1/completions", json=body) as answer:
+                lines = filter(None, answer.iter_lines())
+                next(lines)
                 server.process.send_signal(signal.SIGTERM)
-                assert answer.result()["usage"]["completion_tokens"] == 150
+                *_, last, done = lines
+            assert '"finish_reason":"length"' in last and done == "data: [DONE]"
             assert server.process.wait(10) == 0
 
     def test_two_signals_end_a_server_that_has_just_started(self, tmp_path):
@@ -446,19 +449,17 @@ class TestShutdown:
             assert server.process.wait(10) == 0
             assert "Traceback" not in server.log.read_text(encoding="utf-8")
 
-    def test_a_signal_ends_a_download_of_the_model(self):
+    def test_a_signal_ends_a_download_of_the_model(self, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as hub:
             hub.settimeout(30)
-            with socket.create_server(("127.0.0.1", 0)) as unused:
-                port = unused.getsockname()[1]
-            command = [sys.executable, "-m", "gpt2np", "serve", "--model", "a/b", "--port"]
             environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
             environment.pop("HF_HUB_OFFLINE", None)
-            with subprocess.Popen([*command, str(port)], env=environment) as process:
-                connection, _ = hub.accept()  # which never gets an answer
-                process.send_signal(signal.SIGTERM)
-                assert process.wait(3) == -signal.SIGTERM
-                connection.close()
+            command = ["serve", "--model", "a/b", "--port", "0"]
+            process = Fork([command, environment, str(tmp_path), os.devnull, os.devnull, ""])
+            connection, _ = hub.accept()  # which never gets an answer
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(3) == -signal.SIGTERM
+            connection.close()
 
     def test_a_second_signal_ends_the_server_at_once(self, tmp_path):
         with server_and_client(tmp_path, "--model", "bundled") as (server, _):
