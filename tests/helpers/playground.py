@@ -163,21 +163,14 @@ def set_moment(tab, moment):
 
 def in_sight(tab, selector, whole=False):
     """Whether an element, or all of it, is soon in the window and nothing covers its top."""
+    script = """(element, whole) => {
+        const [{ left, top, bottom, width }] = [...element.getClientRects()].slice(-1);
+        const at = document.elementFromPoint(left + width / 2, top + 3);
+        const isThere = at && (element.contains(at) || at.contains(element));
+        return isThere && top > -1 && (whole ? bottom <= innerHeight : top < innerHeight);
+    }"""
     for _ in range(30):
-        if is_in_sight(tab, selector, whole):
+        if tab.eval_on_selector(selector, script, whole):
             return True
         tab.wait_for_timeout(100)  # the page may still scroll or lay itself out
     return False
-
-
-def is_in_sight(tab, selector, whole):
-    return tab.eval_on_selector(
-        selector,
-        """(element, whole) => {
-            const [{ left, top, bottom, width }] = [...element.getClientRects()].slice(-1);
-            const at = document.elementFromPoint(left + width / 2, top + 3);
-            const isThere = at && (element.contains(at) || at.contains(element));
-            return isThere && top > -1 && (whole ? bottom <= innerHeight : top < innerHeight);
-        }""",
-        whole,
-    )
