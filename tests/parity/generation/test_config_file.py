@@ -16,19 +16,9 @@ def read(folder, **content):
 
 
 def test_what_is_honored(tmp_path):
-    content = {
-        "temperature": 0.5,
-        "top_k": 7,
-        "top_p": 0.8,
-        "min_p": 0.1,
-        "typical_p": 0.9,
-        "repetition_penalty": 1.2,
-        "no_repeat_ngram_size": 3,
-        "min_new_tokens": 4,
-        "max_new_tokens": 50,
-        "length_penalty": 2.0,
-        "early_stopping": "never",
-    }
+    content = {"temperature": 0.5, "top_k": 7, "top_p": 0.8, "min_p": 0.1, "typical_p": 0.9}
+    content |= {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "min_new_tokens": 4}
+    content |= {"max_new_tokens": 50, "length_penalty": 2.0, "early_stopping": "never"}
     options = read(tmp_path, **content, do_sample=True)
     assert {name: getattr(options, name) for name in content} == content
 
@@ -64,11 +54,8 @@ def test_as_transformers_writes_it(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        {"bad_words_ids": [5]},
-        {"suppress_tokens": "x"},
-        {"repetition_penalty": 0},
-        {"num_beams": [2]},
-        {"early_stopping": "soon"},
+        *({"bad_words_ids": [5]}, {"suppress_tokens": "x"}, {"repetition_penalty": 0}),
+        *({"num_beams": [2]}, {"early_stopping": "soon"}),
     ],
 )
 def test_damaged(tmp_path, content):

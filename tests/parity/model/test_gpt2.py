@@ -72,12 +72,8 @@ class TestBounds:
     @pytest.mark.parametrize(
         ("sequences", "message"),
         [
-            ([[5, 211]], "id 211"),
-            ([[-1]], "id -1"),
-            ([[]], "no ids"),
-            ([], "no sequences"),
-            ([[1.5]], "integers"),
-            ([[[1]]], "list of integers"),
+            *(([[5, 211]], "id 211"), ([[-1]], "id -1"), ([[]], "no ids"), ([], "no sequences")),
+            *(([[1.5]], "integers"), ([[[1]]], "list of integers")),
             ([5, 6, 7], r"as in \[\[5, 6, 7\]\]"),
         ],
     )

@@ -26,14 +26,8 @@ def test_two_logical_cpus_of_a_core_count_once(write, tmp_path):
 @pytest.mark.parametrize(
     ("limit", "affinity", "expected"),
     [
-        ("500 1000", 4, 1),
-        ("1000 1000", 4, 1),
-        ("150000 100000", 4, 2),
-        ("2000 1000", 4, 2),
-        ("8000 1000", 4, 4),
-        ("8000 1000", 1, 1),
-        ("max 100000", 4, 4),
-        ("?", 4, 4),
+        *(("500 1000", 4, 1), ("1000 1000", 4, 1), ("150000 100000", 4, 2), ("2000 1000", 4, 2)),
+        *(("8000 1000", 4, 4), ("8000 1000", 1, 1), ("max 100000", 4, 4), ("?", 4, 4)),
     ],
 )
 def test_quota_limits_the_cores_and_a_fraction_counts_as_one(

@@ -14,14 +14,8 @@ from gpt2np.checkpoint.convert import convert
 from gpt2np.checkpoint.load import read_checkpoint
 
 IDS = np.random.default_rng(5).integers(0, 97, 40)
-SHAPE = {
-    "vocab_size": 97,
-    "n_positions": 48,
-    "n_embd": 24,
-    "n_layer": 3,
-    "n_head": 3,
-    "n_inner": 1100,
-}
+SHAPE = {"vocab_size": 97, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
+SHAPE |= {"n_inner": 1100}
 C_FC = "h.1.mlp.c_fc.weight"
 
 
