@@ -68,15 +68,8 @@ def offline(python, *arguments, stdin=None, folder: Path):
     if not (shutil.which("unshare") and subprocess.run([*isolated, "true"]).returncode == 0):
         isolated = []
     command = [*isolated, str(python), "-m", "gpt2np", *arguments]
-    return subprocess.run(
-        command,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment,
-        timeout=120,
-    )
+    options = {"input": stdin, "cwd": folder, "env": environment, "timeout": 120}
+    return subprocess.run(command, capture_output=True, text=True, **options)
 
 
 def test_contents(wheel):

@@ -36,14 +36,12 @@ def ray():
 @pytest.fixture(scope="module")
 def local_cluster(ray, request):
     """Ray on this machine, with one CPU or `param` CPUs whatever the machine has."""
-    from ray._private.node import Node
-
     options = {"log_to_driver": False, "include_dashboard": False}
     # Each of these processes, and a worker before the first is needed, takes a second of CPU time.
     options["_system_config"] = {"prestart_worker_first_driver": False}
     with pytest.MonkeyPatch.context() as patch:
         for name in ("api_server", "monitor", "log_monitor"):
-            patch.setattr(Node, f"start_{name}", lambda *_, **__: None)
+            patch.setattr(f"ray._private.node.Node.start_{name}", lambda *_, **__: None)
         ray.init("local", num_cpus=getattr(request, "param", 1), **options)
     yield
     ray.shutdown()

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -268,19 +267,14 @@ class TestQueueAndCancellation:
     def test_a_full_queue_refuses_and_recovers(self, tmp_path):
         arguments = ("--model", "bundled", "--max-running", "1", "--max-queued", "1")
         with server_and_client(tmp_path, *arguments) as (_, client):
-            fields = {**LONG, "max_tokens": 80}
-            threads = [
-                threading.Thread(target=complete, args=[client], kwargs=fields) for _ in range(2)
-            ]
-            for thread in threads:
-                thread.start()
-            wait_until(lambda: metric(client, "num_requests_running") == 1)
-            wait_until(lambda: metric(client, "num_requests_waiting") == 1)
-            response = client.post("/v1/completions", json=LONG)
-            assert response.status_code == 503
-            assert response.headers["Retry-After"]
-            for thread in threads:
-                thread.join()
+            with ThreadPoolExecutor(2) as pool:
+                answers = pool.map(lambda n: complete(client, **LONG | {"max_tokens": n}), [80, 80])
+                wait_until(lambda: metric(client, "num_requests_running") == 1)
+                wait_until(lambda: metric(client, "num_requests_waiting") == 1)
+                response = client.post("/v1/completions", json=LONG)
+                assert response.status_code == 503
+                assert response.headers["Retry-After"]
+            assert [answer["usage"]["completion_tokens"] for answer in answers] == [80, 80]
             for name, value in {"n": 3, "prompt": ["a"] * 3}.items():  # more than there are places
                 response = client.post("/v1/completions", json={name: value})
                 assert response.status_code == 400 and response.json()["error"]["param"] == name
