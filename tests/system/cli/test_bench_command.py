@@ -13,6 +13,7 @@ def measured_once(monkeypatch):
     time_runs = machine.time_runs
     for module in (machine, suite):
         monkeypatch.setattr(module, "time_runs", lambda work, seconds: time_runs(work, 0.0))
+    monkeypatch.setattr(machine, "_MATMUL_SIZE", 256)
 
 
 def test_bench_prints_twelve_lines_or_one_json_object():

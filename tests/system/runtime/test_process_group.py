@@ -94,6 +94,14 @@ def with_embedding(model, token_id, value):
     return GPT2(model.config, {**model.weights, "wte.weight": weight})
 
 
+@pytest.fixture
+def few_objects():
+    """Let `gc.collect` look only at the objects of the test, which takes a tenth of the time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def pids(model):
     workers = model._group._workers if model._group else []
     return [worker.pid for worker, _ in workers if not isinstance(worker, threading.Thread)]
@@ -178,11 +186,11 @@ class TestSameBits:
         assert model.processes == case[0]
 
     def test_more_processes_than_there_is_for_them_to_do(self):
-        models = with_processes(small(), 12), random_model(**SHAPES["small heads"])
+        models = with_processes(small(), 7), random_model(**SHAPES["small heads"])
         ids = np.random.default_rng(0).integers(0, 1031, SMALL_BATCH + 1)
         for rows in ([], [64], [5, 0, 5, 33]):
             both(models, [ids], [[model.new_cache()] for model in models], logits_indices=rows)
-        assert len(pids(models[0])) == 11
+        assert len(pids(models[0])) == 6
 
     def test_what_is_not_finite_stays_where_it_is(self, monkeypatch):
         """In a later pass of a prompt, whose tokens are in a tile with those of the pass before."""
@@ -402,10 +410,10 @@ class TestFailures:
                 """
                 from gpt2np.runtime import process_group
                 process_group._BLAS_TIMEOUT_S = 0.03
-                matrix, model = np.ones((2500, 2500)), random_model(**SHAPES["small heads"])
+                matrix, model = np.ones((2000, 2000)), random_model(**SHAPES["small heads"])
                 thread = threading.Thread(target=lambda: matrix @ matrix)
                 thread.start()
-                time.sleep(0.1)
+                time.sleep(0.02)
                 with_processes(model, 2).forward([[5]])
                 print(model.processes if thread.is_alive() else 1)
                 thread.join()
@@ -521,7 +529,7 @@ class TestFailures:
 
 
 class TestWhatIsLeft:
-    def test_no_process_of_a_model_that_is_gone_or_has_one_process(self):
+    def test_no_process_of_a_model_that_is_gone_or_has_one_process(self, few_objects):
         """Though a cache of it is left."""
         model, other = small(), small()
         cache = model.new_cache()
@@ -535,8 +543,8 @@ class TestWhatIsLeft:
         assert not any(Path(f"/proc/{pid}").exists() for pid in ended)
         assert cache.copy().length == 1
 
-    def test_no_memory_of_caches_that_are_gone(self):
-        model = small(n_embd=320, n_layer=2)
+    def test_no_memory_of_caches_that_are_gone(self, few_objects):
+        model = small(n_embd=240, n_layer=2)
 
         def shared():
             rollup = Path(f"/proc/{pids(model)[0]}/smaps_rollup").read_text()
@@ -552,10 +560,10 @@ class TestWhatIsLeft:
         before = shared()
         del caches, more
         gc.collect()
-        assert before > 5_000  # kB; 2 × 16 × 128 tokens × 2 blocks × 2 × 320 numbers are 20,000
+        assert before > 5_000  # kB; 2 × 16 × 128 tokens × 2 blocks × 2 × 240 numbers are 15,000
         wait_until(lambda: shared() < before / 10)
 
-    def test_no_caches_that_are_gone_in_threads(self):
+    def test_no_caches_that_are_gone_in_threads(self, few_objects):
         model = with_processes(small(), 2, "threads")
         caches = [model.new_cache() for _ in range(3)]
         for cache in caches:
@@ -603,7 +611,7 @@ class TestThreads:
         same(model.forward([[5, 6]]), expected)
         assert (model.processes, pids(model), n_workers(model)) == (2, [], 1)
 
-    def test_they_end_with_the_model(self):
+    def test_they_end_with_the_model(self, few_objects):
         model = with_processes(small(), 3, "threads")
         model.forward([[5]])
         workers = [thread for thread, _ in model._group._workers]
