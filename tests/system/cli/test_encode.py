@@ -16,21 +16,11 @@ from gpt2np import Tokenizer
 from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
 
 EOT = "<|endoftext|>"
-COMMAND = [*patched_cli(small_steps(0)), "encode"]
 SMALL_PARTS = [*patched_cli(small_steps(0.5)), "encode"]  # here ten times
 
 
 def encode(*arguments, model="bundled"):
     return run_here("encode", *arguments, "--model", model)
-
-
-def encode_in_a_process(*arguments, model="bundled"):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments), "--model", str(model)],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-    )
 
 
 @pytest.fixture
@@ -90,7 +80,9 @@ class TestOutput:
 
     def test_as_nanogpt_with_tiktoken(self, stories, expected, tmp_path, gpt2_vocabulary):
         out = tmp_path / "x.bin"
-        result = encode_in_a_process(stories, out, "--processes", 2, model=gpt2_vocabulary)
+        command = [*patched_cli(small_steps(0)), "encode", str(stories), str(out)]
+        command += ["--processes", "2", "--model", str(gpt2_vocabulary)]
+        result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
         assert result.returncode == 0, result.stderr
         assert np.array_equal(np.memmap(out, dtype=np.uint16, mode="r"), expected)
         assert len(expected) > 120_000

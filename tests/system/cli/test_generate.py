@@ -54,16 +54,10 @@ class TestOutput:
         content = json.loads(result.stdout)
         assert content.pop("tokens_per_second") > 0
         assert content == {
-            "prompt": "Once upon a time",
-            "prompt_ids": expected.prompt_ids,
-            "prompt_tokens": expected.prompt_tokens,
-            "text": expected.text,
-            "ids": expected.ids,
-            "tokens": expected.tokens,
-            "finish_reason": "length",
-            "seed": 1,
-            "model": "bundled",
-        }
+            "prompt": "Once upon a time", "prompt_ids": expected.prompt_ids,
+            "prompt_tokens": expected.prompt_tokens, "text": expected.text, "ids": expected.ids,
+            "tokens": expected.tokens, "finish_reason": "length", "seed": 1, "model": "bundled",
+        }  # fmt: skip
 
     @pytest.mark.parametrize(("arguments", "end"), [(["-"], b""), ([], b"\n"), (["-"], b"\r\n")])
     def test_standard_input(self, expected, arguments, end):
@@ -101,6 +95,12 @@ SAMPLING = (
     "--frequency-penalty 0.3 --no-repeat-ngram-size 4 --temperature 1.1 --top-k 100 "
     "--bad-word king --logit-bias 11=-3 --stop ? --stop-token-id 200 --ignore-eos"
 )
+SAMPLED = {
+    "min_p": 0.05, "typical_p": 0.9, "top_p": 0.9, "repetition_penalty": 1.2,
+    "presence_penalty": 0.5, "frequency_penalty": 0.3, "no_repeat_ngram_size": 4,
+    "temperature": 1.1, "top_k": 100, "bad_words": ["king"], "logit_bias": {11: -3}, "stop": "?",
+    "stop_token_ids": [200], "ignore_eos": True, "min_new_tokens": 30, "max_new_tokens": 60,
+}  # fmt: skip
 
 
 class TestOptions:
@@ -111,27 +111,7 @@ class TestOptions:
             ("--num-beams 3 --num-return-sequences 2", {"num_beams": 3, "num_return_sequences": 2}),
             ("--choice ' a fox' --choice ' a 狐'", {"choices": [" a fox", " a 狐"]}),
             (r"--regex ' \d{2}:\d\d'", {"regex": r" \d{2}:\d\d"}),
-            (
-                f"{SAMPLING} --min-new-tokens 30 -n 60",
-                {
-                    "min_p": 0.05,
-                    "typical_p": 0.9,
-                    "top_p": 0.9,
-                    "repetition_penalty": 1.2,
-                    "presence_penalty": 0.5,
-                    "frequency_penalty": 0.3,
-                    "no_repeat_ngram_size": 4,
-                    "temperature": 1.1,
-                    "top_k": 100,
-                    "bad_words": ["king"],
-                    "logit_bias": {11: -3},
-                    "stop": "?",
-                    "stop_token_ids": [200],
-                    "ignore_eos": True,
-                    "min_new_tokens": 30,
-                    "max_new_tokens": 60,
-                },
-            ),
+            (f"{SAMPLING} --min-new-tokens 30 -n 60", SAMPLED),
         ],
     )
     def test_options_reach_the_library(self, lm, arguments, options):
@@ -328,11 +308,9 @@ class TestInterruption:
 
 
 OTHER_NAMES = {
-    "num_return_sequences": "--samples",
-    "stop_token_ids": "--stop-id",
-    "bad_words": "--bad-word",
+    "num_return_sequences": "--samples", "stop_token_ids": "--stop-id", "bad_words": "--bad-word",
     "choices": "--choice",
-}
+}  # fmt: skip
 
 
 def test_every_option_has_the_name_that_its_errors_give(capsys):
