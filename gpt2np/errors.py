@@ -18,6 +18,8 @@ So the command line can show its own spelling, --top-k and --num-beams 3; see `r
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 from contextlib import contextmanager
 from numbers import Integral
 from reprlib import Repr
@@ -51,6 +53,14 @@ _repr.maxstring = _repr.maxlong = _repr.maxother = 80
 def short_repr(value: object) -> str:
     """Return the `repr` of a value, shortened if it is long or deeply nested."""
     return _repr.repr(value)
+
+
+def warn(message: str) -> None:
+    """Warn the user: the warning names the line that called the package, not one inside of it."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_code.co_filename.startswith(__file__.removesuffix("errors.py")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -17,6 +16,7 @@ from gpt2np.errors import (
     check_argument,
     errors_at,
     is_integer,
+    warn,
 )
 from gpt2np.generation.complete import complete
 from gpt2np.generation.completion import Completion
@@ -140,7 +140,7 @@ class LanguageModel:
         """
         source = find_model(model)
         if source.fallback_reason:
-            warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
+            warn(f"the model is {source.name}: {source.fallback_reason}")
         defaults, eos_token_ids = read_generation_config(source.path)
         lm = cls(
             GPT2.from_folder(source.path, dtype, weights, exact),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -37,7 +36,7 @@ from gpt2np.data.resumable import (
 )
 from gpt2np.data.rows import add_columns, assemble_rows, json_line
 from gpt2np.data.text import is_unicode_text
-from gpt2np.errors import ContextLengthError, InvalidArgumentError, did_you_mean, short_repr
+from gpt2np.errors import ContextLengthError, InvalidArgumentError, did_you_mean, short_repr, warn
 from gpt2np.generation.complete import join_continuations, run_groups, start
 from gpt2np.generation.completion import COLUMNS, Completion, completion_as_json
 from gpt2np.generation.options import NEUTRAL, GenerationOptions, Options
@@ -177,10 +176,9 @@ def continue_file(
     if names := [
         name for name in first.columns if name in Options.__annotations__.keys() - {field}
     ]:
-        warnings.warn(
+        warn(
             f"{name}: the values of {', '.join(names)} are copied to the results, and are not "
-            "used as options; only a .jsonl file can set options for a prompt",
-            stacklevel=2,
+            "used as options; only a .jsonl file can set options for a prompt"
         )
     run = run or partial(continue_lines, lm, options=options, source=name, special=special)
 

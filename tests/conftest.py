@@ -119,6 +119,11 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="root may read and write all files"))
 
 
+def pytest_collection_finish():
+    """Let no collection of garbage look at the modules and items again."""
+    gc.freeze()
+
+
 def pytest_sessionfinish(session):
     """With NO_SKIPS set, as by `.ci/run`, fail if a test is skipped that need not be."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpt2np.chat.template import ChatTemplate
-from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.errors import InvalidArgumentError, check_argument, warn
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
 from gpt2np.generation.streaming import TextStream
@@ -146,7 +145,7 @@ class ChatSession:
             ids = encode(joined_text(messages), disallowed_special=())
             if len(ids) <= max_length:
                 return ids
-            warnings.warn("the text is too long; the model reads only its end", stacklevel=2)
+            warn("the text is too long; the model reads only its end")
             return ids[-(context // 2) :]
         starts = [i for i, message in enumerate(messages) if message["role"] == "user"]
         system = [message for message in messages[:1] if message["role"] == "system"]

@@ -12,13 +12,12 @@ model's name, the seed and the speed go to stderr.
 
 import argparse
 import json
-import warnings
 
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_argument, add_special_argument, read_prompt
-from gpt2np.errors import GenerationInterrupted, InvalidArgumentError, counted
+from gpt2np.errors import GenerationInterrupted, InvalidArgumentError, counted, warn
 from gpt2np.generation.completion import Completion, completion_as_json
 from gpt2np.generation.streaming import TextStream
 from gpt2np.generation.token_healing import prompt_notice
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     check_special(prompt, lm.tokenizer.special_tokens, args.special)
     allowed = allowed_special(args.special)
     if notice := prompt_notice(prompt, resolved):
-        warnings.warn(notice, stacklevel=2)
+        warn(notice)
     exit_code = 0
     if resolved.num_return_sequences == resolved.num_beams == 1 and not args.json:
         stream = lm.stream(prompt, resolved, allowed_special=allowed)
@@ -74,7 +73,8 @@ def _write_stream(stream: TextStream, before: str) -> int:
     except KeyboardInterrupt:
         exit_code = 130
         print(stream.cancel(), end="", flush=True)
-    print(flush=True)
+    finally:
+        print(flush=True)  # also before the message of an error
     return exit_code
 
 

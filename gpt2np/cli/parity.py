@@ -101,12 +101,12 @@ def run(args: argparse.Namespace) -> int:
 def _wrong_arrays(report: "Report") -> Iterator[str]:
     """Yield the lines of the table of wrong arrays."""
     if report.first:
-        yield f"{'wrong array':24} {'prompt':10} {'error':>9} {'tolerance':>9}"
+        yield f"{'wrong array':24} {'worst prompt':12} {'error':>9} {'tolerance':>9}"
     for name, points in groupby(report.points, key=lambda p: p.point):
         worst = max(points, key=lambda p: p.ratio)
         if not worst.is_rounding:
             error, tolerance = f"{worst.error:9.2g}", f"{worst.tolerance:9.2g}"
-            yield f"{name:24} {worst.prompt:10} {error} {tolerance}"
+            yield f"{name:24} {worst.prompt:12} {error} {tolerance}"
 
 
 def _record(args: argparse.Namespace) -> int:

@@ -16,12 +16,13 @@ counted                the number of scored tokens
 log_probability        the sum of the scored tokens' log probabilities, in nats
 perplexity             the perplexity per scored token
 word_perplexity, byte_perplexity, bits_per_character, bits_per_byte
-                       of the whole document; with --no-from-end-of-text, the
-                       unscored first token is assumed to be as likely as the
-                       average
+                       of the whole document; an unscored token is assumed to
+                       be as likely as the average
 
 A long document is read in windows of --context tokens, one every --stride
-tokens. Each token is scored once, in the first window that contains it.
+tokens. Each token is scored once, in the first window that contains it. The
+first token of a window has no context: windows that do not overlap (--stride
+equal to --context) leave it unscored, and so does --no-from-end-of-text.
 
 Run an interrupted command with --out again to resume. A document that cannot be
 read is reported and skipped; the exit code is then 1.

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +14,7 @@ from gpt2np.cli.output import print_stderr
 from gpt2np.data.files import STDIN_PREFIX
 from gpt2np.data.options import SPECIAL_HELP, Special
 from gpt2np.data.text import decode_utf8
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, warn
 from gpt2np.limits import how_to_raise, limits
 
 
@@ -52,7 +51,7 @@ def _read_text(text: str, kind: str) -> str:
     if text != "-":
         if os.path.isfile(text):  # noqa: PTH113  (Path.is_file refuses a long text)
             advice = f"to read it: < {shlex.quote(text)}"
-            warnings.warn(f"the {kind} is the name of a file; {advice}", stacklevel=2)
+            warn(f"the {kind} is the name of a file; {advice}")
         return decode_utf8(os.fsencode(text), f"the {kind}")
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")

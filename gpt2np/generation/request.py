@@ -16,7 +16,6 @@ signatures of `transformers`, but for one sequence at a time: ids are a list, an
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -30,6 +29,7 @@ from gpt2np.errors import (
     check_argument,
     errors_about,
     is_integer,
+    warn,
 )
 from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.logits_processors import process_logits
@@ -396,15 +396,14 @@ def scoring_prefix(
 
 
 def warn_of_special(tokenizer: Tokenizer, texts: Iterable[object], allowed: Any) -> None:
-    """Warn the caller's caller of the first special token that is encoded as plain text.
+    """Warn the user of the first special token that is encoded as plain text.
 
     With `allowed` set, the caller has decided about special tokens, and there is no warning.
     """
     known = tokenizer.special_tokens if allowed is None else ()
     found = [name for text in texts if isinstance(text, str) for name in known if name in text]
     if found:
-        warnings.warn(
+        warn(
             f"the text has the special token {found[0]}, which is encoded as plain text; to "
-            'encode it as one token, set `allowed_special="all"`',
-            stacklevel=3,
+            'encode it as one token, set `allowed_special="all"`'
         )

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from gpt2np.errors import warn
 from gpt2np.interrupts import held_signals
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import single_threaded_blas
@@ -140,7 +141,7 @@ class ProcessGroup:
                 self.world_size = 1
                 if self.end.alive:  # otherwise this process exits, which has ended the workers
                     self.end()
-                    warnings.warn(f"the model continues on one process: {error}", stacklevel=3)
+                    warn(f"the model continues on one process: {error}")
                 return None
 
     def _compute_timed(

@@ -235,8 +235,9 @@ class TestInterruption:
 def test_special_token_in_a_text_warns_and_allowed_special_encodes_it(lm, call):
     given = {"max_new_tokens": 1} if call == "generate" else {}
     run = getattr(lm, call)
-    with pytest.warns(UserWarning, match=r"token <\|endoftext\|>, which is encoded"):
+    with pytest.warns(UserWarning, match=r"token <\|endoftext\|>, which is encoded") as warned:
         plain = run("a<|endoftext|>", **given)
+    assert warned[0].filename == __file__  # the user's line, not one of the package
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         special = run("a<|endoftext|>", allowed_special="all", **given)

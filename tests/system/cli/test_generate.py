@@ -54,10 +54,16 @@ class TestOutput:
         content = json.loads(result.stdout)
         assert content.pop("tokens_per_second") > 0
         assert content == {
-            "prompt": "Once upon a time", "prompt_ids": expected.prompt_ids,
-            "prompt_tokens": expected.prompt_tokens, "text": expected.text, "ids": expected.ids,
-            "tokens": expected.tokens, "finish_reason": "length", "seed": 1, "model": "bundled",
-        }  # fmt: skip
+            "prompt": "Once upon a time",
+            "prompt_ids": expected.prompt_ids,
+            "prompt_tokens": expected.prompt_tokens,
+            "text": expected.text,
+            "ids": expected.ids,
+            "tokens": expected.tokens,
+            "finish_reason": "length",
+            "seed": 1,
+            "model": "bundled",
+        }
 
     @pytest.mark.parametrize(("arguments", "end"), [(["-"], b""), ([], b"\n"), (["-"], b"\r\n")])
     def test_standard_input(self, expected, arguments, end):
@@ -308,9 +314,11 @@ class TestInterruption:
 
 
 OTHER_NAMES = {
-    "num_return_sequences": "--samples", "stop_token_ids": "--stop-id", "bad_words": "--bad-word",
+    "num_return_sequences": "--samples",
+    "stop_token_ids": "--stop-id",
+    "bad_words": "--bad-word",
     "choices": "--choice",
-}  # fmt: skip
+}
 
 
 def test_every_option_has_the_name_that_its_errors_give(capsys):

@@ -93,3 +93,5 @@ def test_a_model_whose_logits_are_no_numbers(bundled, tmp_path, name, value, arg
     assert message in result.stderr.decode().splitlines()[-1]
     assert f"are stored in {name}" in result.stderr.decode()
     assert "Traceback" not in result.stderr.decode() and "Warning" not in result.stderr.decode()
+    generated = run_here("generate", "abc", "--model", tmp_path)
+    assert (generated.returncode, generated.stdout) == (1, "abc\n")  # the error begins a line

@@ -94,14 +94,6 @@ def with_embedding(model, token_id, value):
     return GPT2(model.config, {**model.weights, "wte.weight": weight})
 
 
-@pytest.fixture
-def few_objects():
-    """Let `gc.collect` look only at the objects of the test, which takes a tenth of the time."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def pids(model):
     workers = model._group._workers if model._group else []
     return [worker.pid for worker, _ in workers if not isinstance(worker, threading.Thread)]
@@ -529,7 +521,7 @@ class TestFailures:
 
 
 class TestWhatIsLeft:
-    def test_no_process_of_a_model_that_is_gone_or_has_one_process(self, few_objects):
+    def test_no_process_of_a_model_that_is_gone_or_has_one_process(self):
         """Though a cache of it is left."""
         model, other = small(), small()
         cache = model.new_cache()
@@ -543,7 +535,7 @@ class TestWhatIsLeft:
         assert not any(Path(f"/proc/{pid}").exists() for pid in ended)
         assert cache.copy().length == 1
 
-    def test_no_memory_of_caches_that_are_gone(self, few_objects):
+    def test_no_memory_of_caches_that_are_gone(self):
         model = small(n_embd=240, n_layer=2)
 
         def shared():
@@ -563,7 +555,7 @@ class TestWhatIsLeft:
         assert before > 5_000  # kB; 2 × 16 × 128 tokens × 2 blocks × 2 × 240 numbers are 15,000
         wait_until(lambda: shared() < before / 10)
 
-    def test_no_caches_that_are_gone_in_threads(self, few_objects):
+    def test_no_caches_that_are_gone_in_threads(self):
         model = with_processes(small(), 2, "threads")
         caches = [model.new_cache() for _ in range(3)]
         for cache in caches:
@@ -611,7 +603,7 @@ class TestThreads:
         same(model.forward([[5, 6]]), expected)
         assert (model.processes, pids(model), n_workers(model)) == (2, [], 1)
 
-    def test_they_end_with_the_model(self, few_objects):
+    def test_they_end_with_the_model(self):
         model = with_processes(small(), 3, "threads")
         model.forward([[5]])
         workers = [thread for thread, _ in model._group._workers]
