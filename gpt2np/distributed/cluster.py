@@ -96,7 +96,8 @@ def map_on_cluster(
     """
     cluster.connect()
     ray = import_ray()
-    workers = _start_workers(cluster, ray.put(make_function))
+    function = ray.put(make_function)  # kept to the end, for workers that Ray restarts
+    workers = _start_workers(cluster, function)
     free, busy = deque(workers * _QUEUED_PER_WORKER), dict[Any, Any]()
     queue: deque[tuple[Item, Any]] = deque()
     limit = _FINISHED_PER_WORKER * len(workers)

@@ -192,7 +192,7 @@ def test_two_nodes_and_a_killed_worker(ray, lm, tmp_path, monkeypatch):
         score_corpus(lm, files, tmp_path / "whole.jsonl")
         elsewhere = score_on_ray(SOURCE, ScoreOptions(), files, cluster)
         score_corpus(lm, files, tmp_path / "o.jsonl", **elsewhere)
-        assert (tmp_path / "o.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+        assert_equal_results(*(read_json_lines(tmp_path / f"{n}.jsonl") for n in ("o", "whole")))
     finally:
         ray.shutdown()
         nodes.shutdown()

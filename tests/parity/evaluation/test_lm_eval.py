@@ -11,8 +11,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the tasks refer to data sets on 
 
 import pytest
 from helpers.paths import CHECKOUT
+from helpers.server import running_server
 
-# Each worker of pytest-xdist would take seconds to import them here.
 for package in ("lm_eval", "accelerate", "aiohttp", "tenacity", "uvicorn", "prometheus_client"):
     if find_spec(package) is None:
         pytest.skip(f"needs {package}", allow_module_level=True)
@@ -103,7 +103,7 @@ def greedy_texts(model, prompts):
 
 # Wrong answers come from three other passages: with fewer than four, answers would be tied.
 @pytest.fixture(scope="module", params=[4, pytest.param(8, marks=pytest.mark.slow)])
-def evaluations(request, data, server, tmp_path_factory):
+def evaluations(request, data, tmp_path_factory):
     """The numbers and texts in transformers, and on the server with 1 and 8 requests at a time.
 
     The tokenizer is that of transformers with 1 request at a time, else the server's own.
@@ -116,20 +116,21 @@ def evaluations(request, data, server, tmp_path_factory):
     names = write_tasks(folder, records)
     # The client cuts long texts into windows that are two ids shorter than its max_length.
     peer = HFLM(model, dtype="float32", device="cpu", batch_size=1, max_length=CONTEXT - 2)
-    ours = [
-        LocalCompletionsAPI(
-            base_url=f"{server.url}/v1/completions",
-            model="bundled",
-            tokenizer_backend="huggingface" if tokenizer else "remote",
-            tokenizer=tokenizer,
-            num_concurrent=n,
-            max_length=CONTEXT,
-            max_retries=1,
-        )
-        for tokenizer, n in ((model, 1), (None, 8))
-    ]
     prompts = [passage["text"] for passage in records["lambada"]]
-    return [(evaluate(lm, folder, names), greedy_texts(lm, prompts)) for lm in (peer, *ours)]
+    with running_server(folder, "--model", "bundled") as server:
+        ours = [
+            LocalCompletionsAPI(
+                base_url=f"{server.url}/v1/completions",
+                model="bundled",
+                tokenizer_backend="huggingface" if tokenizer else "remote",
+                tokenizer=tokenizer,
+                num_concurrent=n,
+                max_length=CONTEXT,
+                max_retries=1,
+            )
+            for tokenizer, n in ((model, 1), (None, 8))
+        ]
+        return [(evaluate(lm, folder, names), greedy_texts(lm, prompts)) for lm in (peer, *ours)]
 
 
 def test_accuracies_and_texts_are_equal(evaluations):
