@@ -23,10 +23,9 @@ from gpt2np.kernels.array import Array
 EXPECTED = json.loads(exact_digests.DIGESTS.read_text(encoding="utf-8"))
 CASES = dict(exact_digests.cases())
 SLOW = {f"{width}'s width: {part}" for width in ("GPT-2", "XL") for part in ("hooks", "logits")}
-SLOW |= {
-    f"bundled: {name}" for name in ("batch", "min-p", "typical", "top-p", "penalties", "presence")
-}
-SLOW |= {name for name in CASES if name.endswith("seed 99")}
+SLOW |= {name for name in CASES if name.startswith("bundled: ")}
+SLOW -= {f"bundled: {name}" for name in ("beams", "regex", "log probabilities", "scores")}
+SLOW |= {"untied, prime: logits"}  # its hooks see the logits, too
 QUICK = ["erf GELU: logits", "bundled: sampled", "bundled: scores"]
 
 
@@ -75,15 +74,18 @@ def test_every_product_calls_matmul() -> None:
     assert ast.Mult in operators and ast.MatMult not in operators
 
 
+CORES = "Haswell", "Prescott", "Zen", "Sandybridge"
+PLAIN_NUMPY = {"NPY_DISABLE_CPU_FEATURES": " ".join(multiarray.__cpu_dispatch__)}
+
+
 @pytest.mark.parametrize(
     "variables",
     [
-        {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "3"},
+        {"OPENBLAS_CORETYPE": "Haswell", "OPENBLAS_NUM_THREADS": "3"} | PLAIN_NUMPY,
         *(
-            pytest.param({"OPENBLAS_CORETYPE": core}, marks=pytest.mark.slow)
-            for core in ("Prescott", "Zen", "Sandybridge")
+            pytest.param(variables, marks=pytest.mark.slow)
+            for variables in (PLAIN_NUMPY, *({"OPENBLAS_CORETYPE": core} for core in CORES))
         ),
-        {"NPY_DISABLE_CPU_FEATURES": " ".join(multiarray.__cpu_dispatch__)},
     ],
     ids=str,
 )
