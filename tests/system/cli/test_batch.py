@@ -128,25 +128,18 @@ def test_a_copied_or_touched_model_resumes_and_another_does_not(bundled, tmp_pat
     assert language_model_fingerprint(other) != fingerprint
 
 
-def wait_for_saves(process, folder, n_saves=1):
-    """Wait until a running job has finished `n_saves` parts in its partial folder."""
-    while len(saves(folder)) < n_saves:
-        assert process.poll() is None
-        time.sleep(0.01)
-
-
 class TestInterruption:
-    COUNT = 400
-
     def arguments(self, tmp_path, out):
         where = [str(tmp_path / "p.txt"), "--out", str(tmp_path / out)]
         return [*where, "-n", "2", "--seed", "1", "--threads", "1"]
 
     def test_ctrl_c_keeps_what_is_done(self, tmp_path):
-        short_prompts(tmp_path / "p.txt", self.COUNT)
+        short_prompts(tmp_path / "p.txt", 400)
         arguments = self.arguments(tmp_path, "o.jsonl")[:-4]  # the seed is chosen, and kept
         process = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.PIPE)
-        wait_for_saves(process, tmp_path / "o.jsonl.partial")
+        while not saves(tmp_path / "o.jsonl.partial"):
+            assert process.poll() is None
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130 and b"Traceback" not in stderr

@@ -11,6 +11,7 @@ import tiktoken
 from helpers.command_line import run_here
 from helpers.parts import saves
 from helpers.patched_cli import patched_cli, small_steps
+from helpers.processes import wait_until
 
 from gpt2np import Tokenizer
 from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
@@ -90,29 +91,22 @@ class TestOutput:
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 class TestInterruption:
-    def start(self, stories, out, model, *arguments):
-        """Start a run, and return it once it has finished a part."""
-        options = ["--model", str(model), *arguments]
-        command = [*SMALL_PARTS, str(stories), str(out), *options]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
-        while not saves(out.with_name(f"{out.name}.partial")):
-            assert process.poll() is None
-            time.sleep(0.01)
-        return process
-
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
     def test_no_process_is_left_behind(self, stories, tmp_path, number):
-        process = self.start(stories, tmp_path / "x.bin", "bundled", "--processes", "2")
+        """Of a run that has finished a part."""
+        options = ["--model", "bundled", "--processes", "2"]
+        command = [*SMALL_PARTS, str(stories), str(tmp_path / "x.bin"), *options]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+        while not saves(tmp_path / "x.bin.partial"):
+            assert process.poll() is None
+            time.sleep(0.01)
         if number == signal.SIGINT:
             os.killpg(process.pid, number)  # as a terminal does
         else:
             process.kill()
         _, stderr = process.communicate(timeout=120)  # returns when all have closed stderr
         assert b"Traceback" not in stderr
-        end = time.monotonic() + 60
-        while self.is_alive(process.pid) and time.monotonic() < end:
-            time.sleep(0.05)
-        assert not self.is_alive(process.pid)
+        wait_until(lambda: not self.is_alive(process.pid), seconds=60)
 
     def is_alive(self, group):
         try:
