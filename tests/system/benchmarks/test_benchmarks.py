@@ -69,10 +69,10 @@ def test_compare_refuses_what_is_no_checkout(tmp_path):
 def test_serving_measures_a_server():
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         pytest.importorskip(package)
-    command = [sys.executable, str(COMPARE.with_name("serving.py")), "--tokens", "20"]
-    done = subprocess.run(
-        [*command, "--streams", "2", "--rounds", "1"], capture_output=True, encoding="utf-8"
-    )
+    code = "import serving as s; s.WARM_UP, s.PAUSE = 1, 0; s.main()"  # 16 streams, 1 s
+    command = [sys.executable, "-c", code, "--tokens", "20", "--streams", "2", "--rounds", "1"]
+    options = {"capture_output": True, "encoding": "utf-8", "cwd": COMPARE.parent}
+    done = subprocess.run(command, **options)
     assert done.returncode == 0, done.stderr
     *_, row = done.stdout.splitlines()
     _, streams, server, rate, *times, _ = row.split("|")

@@ -74,7 +74,7 @@ def send_and_disconnect(client, body):
 
 @pytest.mark.parametrize(
     ("n_requests", "clients"),
-    [(20, [16]), pytest.param(200, [1, 4, 16], marks=[pytest.mark.slow])],
+    [(12, [12]), pytest.param(200, [1, 4, 16], marks=[pytest.mark.slow])],
 )
 def test_results_do_not_depend_on_other_requests(client, lm, n_requests, clients):
     requests = random_requests(lm, n_requests)
