@@ -13,6 +13,7 @@ from gpt2np.model.ops import softmax
 from gpt2np.view.explain import explain
 
 A4 = 703  # CSS pixels between the margins
+FITS = "w => document.documentElement.scrollWidth <= w"  # once the canvas is laid out again
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +26,14 @@ def traced(lm):
     return trace(lm, PROMPT)
 
 
-@pytest.fixture
-def open_page(browser, tmp_path):
+@pytest.fixture(scope="module")
+def open_page(browser, tmp_path_factory):
     """open_page(page, …): open the page in a new tab; fails on any error, dialog or request."""
+    folder = tmp_path_factory.mktemp("pages")
     contexts, wrong = [], []
 
     def opened(page, width=1280, **options):
-        file = tmp_path / "page.html"
+        file = folder / f"{len(contexts)}.html"
         file.write_text(page.html, encoding="utf-8")
         context = browser.new_context(
             viewport={"width": width, "height": 900}, offline=True, **options
@@ -53,6 +55,20 @@ def open_page(browser, tmp_path):
         context.close()
     strange = [each for each in wrong if not each.startswith(("file:", "data:"))]
     assert not strange and sum(each.startswith("file:") for each in wrong) == len(contexts)
+
+
+@pytest.fixture(scope="module")
+def shared_tab(open_page, page):
+    return open_page(page)
+
+
+@pytest.fixture
+def tab(shared_tab):
+    """A tab with the page, at the whole model."""
+    while shared_tab.get_attribute(".machine-picture", "data-level") != "model":
+        shared_tab.keyboard.press("Escape")
+        shared_tab.wait_for_selector(".machine-picture:not([aria-busy])")
+    return shared_tab
 
 
 def table(tab):
@@ -85,10 +101,17 @@ def said(tab, selector):
     return tab.eval_on_selector_all(selector, "all => all.map(e => e.ariaLabel).join('\\n')")
 
 
+def test_the_list_is_the_librarys_and_nothing_is_drawn(tab, lm, traced):
+    probabilities = softmax(described_logits(lm, traced.ids))
+    shown = cells(tab, ".machine-bars li")
+    assert [i for i, _ in shown] == np.argsort(-probabilities)[: len(shown)].tolist()
+    np.testing.assert_allclose([p for _, p in shown], -np.sort(-probabilities)[: len(shown)], 1e-6)
+    assert not tab.locator(".draw").count()
+
+
 @pytest.mark.parametrize(("layer", "line"), [(0, 0), (5, 18)])
-def test_the_numbers_are_the_librarys(open_page, page, lm, traced, layer, line):
+def test_the_numbers_are_the_librarys(tab, lm, traced, layer, line):
     """The guesses after a block, the vectors of the row in it, and a head's pattern."""
-    tab = open_page(page)
     choose(tab, line)
     set_moment(tab, 3 + 2 * layer)
     probabilities = softmax(logit_lens(lm, traced[f"blocks.{layer}.resid"][line]))
@@ -108,17 +131,7 @@ def test_the_numbers_are_the_librarys(open_page, page, lm, traced, layer, line):
     np.testing.assert_allclose(looks, 100 * pattern, rtol=0.06, atol=0.06)
 
 
-def test_the_list_is_the_librarys_and_nothing_is_drawn(open_page, page, lm, traced):
-    tab = open_page(page)
-    probabilities = softmax(described_logits(lm, traced.ids))
-    shown = cells(tab, ".machine-bars li")
-    assert [i for i, _ in shown] == np.argsort(-probabilities)[: len(shown)].tolist()
-    np.testing.assert_allclose([p for _, p in shown], -np.sort(-probabilities)[: len(shown)], 1e-6)
-    assert not tab.locator(".draw").count()
-
-
-def test_a_score_is_multiplied_out_without_a_server(open_page, page, lm, traced):
-    tab = open_page(page)
+def test_a_score_is_multiplied_out_without_a_server(tab, lm, traced):
     choose(tab, 7)
     open_head(tab, 4, 2)
     tab.locator(".target.spot").nth(3).press("Enter")
@@ -131,8 +144,7 @@ def test_a_score_is_multiplied_out_without_a_server(open_page, page, lm, traced)
     np.testing.assert_allclose(said, [total, scale, total * scale, share], rtol=1e-3)
 
 
-def test_a_token_opens_with_its_merges_and_neighbors(open_page, page, lm):
-    tab = open_page(page)
+def test_a_token_opens_with_its_merges_and_neighbors(tab, lm):
     choose(tab, 8)
     tab.keyboard.press("Enter")
     tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=token]")
@@ -146,21 +158,7 @@ def test_a_token_opens_with_its_merges_and_neighbors(open_page, page, lm):
         assert f"rank {step.ranks[step.chosen]}" in merges
 
 
-def test_axe_finds_nothing(open_page, lm):
-    assert axe_findings(open_page(explain(lm, PROMPT[:16]))) == []
-
-
-def test_no_width_scrolls_sideways(open_page, page):
-    tab = open_page(page)
-    tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    for width in (320, 360, 390, 768, 1080, 1280, 2000):
-        tab.set_viewport_size({"width": width, "height": 800})
-        fits = "w => document.documentElement.scrollWidth <= w"  # once the canvas is laid out again
-        tab.wait_for_function(fits, arg=width, timeout=5000)
-
-
-def test_no_part_says_that_it_can_be_switched_off(open_page, page):
-    tab = open_page(page)
+def test_no_part_says_that_it_can_be_switched_off(tab):
     box, said = tab.locator(".machine-canvas").bounding_box(), set()
     for i in range(0, 200, 10):
         tab.mouse.move(box["x"] + 0.15 * box["width"] + i, box["y"] + box["height"] - 40)
@@ -169,10 +167,18 @@ def test_no_part_says_that_it_can_be_switched_off(open_page, page):
     assert not any("Press" in each for each in said)
 
 
-def test_paper_is_not_too_narrow(open_page, page):
-    tab = open_page(page, width=A4)
+def test_neither_a_window_nor_paper_scrolls_sideways(tab):
+    tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    for width in (320, 360, 390, 768, 1080, 1280, 2000):
+        tab.set_viewport_size({"width": width, "height": 800})
+        tab.wait_for_function(FITS, arg=width, timeout=5000)
+    tab.set_viewport_size({"width": A4, "height": 900})
     tab.emulate_media(media="print")
-    assert tab.evaluate("document.documentElement.scrollWidth") <= A4
+    tab.wait_for_function(FITS, arg=A4, timeout=5000)
+
+
+def test_axe_finds_nothing(open_page, lm):
+    assert axe_findings(open_page(explain(lm, PROMPT[:16]))) == []
 
 
 def test_without_the_script(open_page, page):
