@@ -15,18 +15,12 @@ from gpt2np.model.ops import softmax
 PROMPT = "The little fox ran"
 SCALED = {"scale_attn_by_inverse_layer_idx": True}
 SHAPES = {
-    "bundled": None,
     "odd, scaled by block": {"n_embd": 35, "n_head": 5, "n_inner": 17, "n_layer": 4} | SCALED,
+    "bundled": None,
     "12 blocks": {"n_embd": 192, "n_head": 12, "n_inner": 768, "n_layer": 12},
     "GPT-2 small": {"n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 12},
 }
-
-
-def shapes(names):
-    """Parametrize by the shapes: those of `names`, and with `-m slow` the others."""
-    return [
-        name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in SHAPES
-    ]
+FIRST, *OTHERS = SHAPES
 
 
 class Zoomed:
@@ -40,13 +34,11 @@ class Zoomed:
         self.line = len(self.ids) - 1
 
     def open_block(self):
-        """Open the last block, from the model."""
         self.leave()
         self.tab.locator(".machine-blocks button").nth(self.layer).press("Enter")
         self.settle("block")
 
     def leave(self):
-        """Leave for the whole model."""
         if self.tab.locator(".machine-crumbs li button").count():
             self.tab.locator(".machine-crumbs li button").first.click()
         self.settle("model")
@@ -78,7 +70,9 @@ class Zoomed:
         )
 
 
-@pytest.fixture(scope="module", params=shapes({"bundled", "odd, scaled by block"}))
+@pytest.fixture(
+    scope="module", params=[FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 def zoomed(request, browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     name = "bundled"
@@ -112,14 +106,7 @@ class TestNumbers:
             expected = zoomed.traced[point][-1]  # the description has three digits
             np.testing.assert_allclose(shown, expected, 2e-3, 2e-3 * np.abs(expected).max())
 
-    def test_head(self, zoomed):
-        head = zoomed.config.n_head - 1
-        zoomed.open_head(head)
-        _, *columns = zoomed.table()
-        for shown, name in zip(columns, "qkv", strict=True):
-            close(shown, zoomed.traced[f"blocks.{zoomed.layer}.attn.{name}"][head, -1])
-
-    def test_score(self, zoomed):
+    def test_head_and_score(self, zoomed):
         """Three gestures from the model: block, head, token."""
         tab, layer, line = zoomed.tab, zoomed.layer, zoomed.line
         head = zoomed.config.n_head - 1
@@ -128,6 +115,9 @@ class TestNumbers:
         q = zoomed.traced[at + "attn.q"][head].astype(np.float64)
         k = zoomed.traced[at + "attn.k"][head].astype(np.float64)
         zoomed.open_head(head)
+        _, *columns = zoomed.table()
+        for shown, name in zip(columns, "qkv", strict=True):
+            close(shown, zoomed.traced[f"{at}attn.{name}"][head, -1])
         tab.locator(".target.spot").nth(1).press("Enter")
         zoomed.settle("score")
         _, first, second, products = zoomed.table()
@@ -141,7 +131,6 @@ class TestNumbers:
         close(share, softmax(q[line] @ k.T * scale)[key], 1e-5)
 
 
-@pytest.mark.parametrize("zoomed", shapes({"bundled"}), indirect=True, scope="module")
 class TestMoving:
     def test_keys_lead_in_and_out(self, zoomed):
         zoomed.open_head(0)
