@@ -217,25 +217,11 @@ class TestMachine:
 class TestWords:
     """What the page says is true, and no press goes unanswered."""
 
-    def test_characters_of_several_tokens(self, open_tab, lm):
-        tab = open_tab(reduced_motion="reduce", glows=True)
-        text = "كان 🦊 ß 中"
-        assert len(lm.encode_prompt(text)) > len(text) // 2 + 4
-        write(tab, text, max_tokens=1)
-        look_at(tab, len(lm.encode_prompt(text)))
-        shown = tab.eval_on_selector_all(
-            "#story .piece.given", "all => all.map(p => p.textContent).join('')"
-        )
-        assert shown == text
-        tab.wait_for_selector("#glow-says:not(:empty)")
-        for selector in ("#machine", "#glow-says"):
-            said = tab.inner_text(selector)
-            assert "⟨" not in said and "\ufffd" not in said and "\\u{" not in said
-        for selector in ("#story", "#prompt"):
-            assert tab.get_attribute(selector, "dir") == "auto"
+    @pytest.fixture(scope="class")
+    def tab(self, open_shared_tab):
+        return open_shared_tab(reduced_motion="reduce", glows=True)
 
-    def test_the_examples_show_what_they_say(self, open_tab, lm):
-        tab = open_tab(reduced_motion="reduce")
+    def test_the_examples_show_what_they_say(self, tab, lm):
         prompts = tab.eval_on_selector_all(
             "#examples option", "all => all.slice(1).map(o => o.label)"
         )
@@ -261,3 +247,19 @@ class TestWords:
         tab.select_option("#examples", index=2)
         tab.wait_for_selector("#machine:not([aria-busy]) [data-line]:has-text('Gre')")
         assert tab.input_value("#prompt") == prompts[1]
+
+    def test_characters_of_several_tokens(self, tab, lm):
+        text = "كان 🦊 ß 中"
+        assert len(lm.encode_prompt(text)) > len(text) // 2 + 4
+        write(tab, text, max_tokens=1)
+        look_at(tab, len(lm.encode_prompt(text)))
+        shown = tab.eval_on_selector_all(
+            "#story .piece.given", "all => all.map(p => p.textContent).join('')"
+        )
+        assert shown == text
+        tab.wait_for_selector("#glow-says:not(:empty)")
+        for selector in ("#machine", "#glow-says"):
+            said = tab.inner_text(selector)
+            assert "⟨" not in said and "\ufffd" not in said and "\\u{" not in said
+        for selector in ("#story", "#prompt"):
+            assert tab.get_attribute(selector, "dir") == "auto"

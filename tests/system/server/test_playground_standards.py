@@ -25,12 +25,11 @@ httpx = pytest.importorskip("httpx")
 
 class TestStandards:
     @pytest.fixture(scope="class")
-    def first_tab(self, open_shared_tab):
+    def tab(self, open_shared_tab):
         """A tab in which nothing is written."""
         return open_shared_tab(reduced_motion="reduce")
 
-    def test_escape_closes_what_has_opened_below(self, first_tab):
-        tab = first_tab
+    def test_escape_closes_what_has_opened_below(self, tab):
         for name in ("off", "teach", "more"):
             tab.click(f"#{name}-button")
             assert tab.is_visible(f"#{name}")
@@ -98,36 +97,32 @@ class TestStandards:
         settle(tab)
         return tab
 
-    def test_axe_finds_nothing(self, full_tab):
-        assert axe_findings(full_tab, with_minor=False) == []
-
-    def test_axe_finds_nothing_on_the_first_screen(self, first_tab):
-        assert axe_findings(first_tab, with_minor=False) == []
+    def test_axe_finds_nothing(self, tab, full_tab):
+        for each in (tab, full_tab):
+            assert axe_findings(each, with_minor=False) == []
 
     def test_any_width(self, full_tab):
         for width in (320, 360, 768, 1023, 1280, 3840):
             full_tab.set_viewport_size({"width": width, "height": 900})
             assert full_tab.evaluate("document.documentElement.scrollWidth") <= width, width
 
-    @pytest.mark.parametrize("is_text_only", [False, True])
-    def test_at_200_percent(self, open_tab, lm, is_text_only):
+    def test_at_200_percent(self, open_tab, lm):
         """All, or only the letters, twice as large: all can be used without scrolling sideways."""
-        width, height, scale = (1280, 720, 1) if is_text_only else (640, 360, 2)
-        size = {"width": width, "height": height, "device_scale_factor": scale}
-        tab = open_text(open_tab, lm, n=12, **size)
-        if is_text_only:
-            tab.evaluate("document.documentElement.style.fontSize = '200%'")
-            look_at(tab, 19)
+        tab = open_text(open_tab, lm, n=12, width=640, height=360, device_scale_factor=2)
         open_below(tab)
-        assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        for heading in tab.locator("h2:visible").all():
-            heading.scroll_into_view_if_needed()
-        tab.locator("#story").scroll_into_view_if_needed()
-        assert in_sight(tab, "#story") and in_sight(tab, ".forth", whole=True)
-        rows = tab.eval_on_selector_all(
-            ".machine-bars li", "all => all.map(li => [li.scrollHeight, li.clientHeight])"
-        )
-        assert all(content <= room + 1 for content, room in rows)
+        for width, height, letters in [(640, 360, 100), (1280, 720, 200)]:
+            tab.set_viewport_size({"width": width, "height": height})
+            tab.evaluate(f"document.documentElement.style.fontSize = '{letters}%'")
+            look_at(tab, 19)
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            for heading in tab.locator("h2:visible").all():
+                heading.scroll_into_view_if_needed()
+            tab.locator("#story").scroll_into_view_if_needed()
+            assert in_sight(tab, "#story") and in_sight(tab, ".forth", whole=True)
+            rows = tab.eval_on_selector_all(
+                ".machine-bars li", "all => all.map(li => [li.scrollHeight, li.clientHeight])"
+            )
+            assert all(content <= room + 1 for content, room in rows)
 
     def test_on_a_phone(self, open_tab):
         tab = open_tab(
@@ -152,23 +147,23 @@ class TestStandards:
             assert in_sight(tab, part), part
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
-    def test_the_parts_fit_on_320_pixels(self, first_tab):
-        first_tab.set_viewport_size({"width": 320, "height": 640})
-        open_below(first_tab, "off")
-        first_tab.wait_for_selector(".cell")
-        edges = first_tab.eval_on_selector_all(
+    def test_the_parts_fit_on_320_pixels(self, tab):
+        tab.set_viewport_size({"width": 320, "height": 640})
+        open_below(tab, "off")
+        tab.wait_for_selector(".cell")
+        edges = tab.eval_on_selector_all(
             ".cell, .parts th", "all => all.map(e => e.getBoundingClientRect().right)"
         )
         assert max(edges) <= 320
-        first_tab.keyboard.press("Escape")  # as it was, for the other tests
-        first_tab.set_viewport_size({"width": 1280, "height": 900})
+        tab.keyboard.press("Escape")  # as it was, for the other tests
+        tab.set_viewport_size({"width": 1280, "height": 900})
 
     def test_nothing_moves(self, full_tab):
         assert full_tab.evaluate("document.getAnimations().length") == 0
 
-    def test_a_hostile_prompt_does_nothing(self, open_tab):
-        tab = open_tab(width=360, reduced_motion="reduce")
-        for prompt in (MARKUP, SIGNS, "<|endoftext|>"):
+    def test_a_hostile_prompt_does_nothing(self, tab):
+        tab.set_viewport_size({"width": 360, "height": 900})
+        for prompt in (MARKUP + SIGNS, "<|endoftext|>"):
             write(tab, prompt, max_tokens=1)
             assert tab.evaluate("[window.hacked, typeof hacked]") == [None, "undefined"]
             assert tab.evaluate("document.querySelectorAll('bdi *, button img').length") == 0
