@@ -12,7 +12,6 @@ from helpers.playground import (
     set_moment,
     settle,
     story,
-    switch,
     wait_for_end,
     write,
 )
@@ -37,18 +36,34 @@ STRONGEST = """canvas => {
 CONTROLS = "button, input, select, textarea, summary, a, [role=listbox], [role=button]"
 
 
+def point_and_look_elsewhere(tab):
+    """Point at the picture and at a token, and open and close the token; the sentence stays."""
+    before = tab.inner_text(".machine-caption"), tab.inner_text(".machine-bars")
+    box = tab.locator(".machine-canvas").bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    tab.hover('.machine-lines [data-line="2"]')
+    assert (tab.inner_text(".machine-caption"), tab.inner_text(".machine-bars")) == before
+    tab.click('.machine-lines [data-line="2"]')
+    tab.wait_for_selector(".machine-picture[data-level=token]")
+    tab.keyboard.press("Escape")
+    tab.wait_for_selector(".machine-picture[data-level=model]")
+    assert (tab.inner_text(".machine-caption"), tab.inner_text(".machine-bars")) == before
+
+
 class TestGuide:
     """The first screen, and the loop: a token is read, predicted, drawn and written."""
 
-    def test_the_first_screen_has_few_controls_and_words(self, open_tab):
-        tab = open_tab(height=720)
+    @pytest.fixture(scope="class")
+    def tab(self, open_shared_tab):
+        return open_shared_tab(height=720, reduced_motion="reduce")
+
+    def test_the_first_screen_has_few_controls_and_words(self, tab):
         assert len(tab.evaluate(f"({VISIBLE})('{CONTROLS}')")) <= 15
         assert len(tab.inner_text("main").split()) <= 60
         assert tab.evaluate("document.scrollingElement.scrollHeight") == 720
 
-    def test_the_first_token_stops_at_each_phase(self, open_tab, lm):
-        """After the result; the sentences name the class's words."""
-        tab = open_tab(reduced_motion="reduce")
+    def test_the_first_token_stops_at_each_phase(self, tab, lm):
+        """After the result; the sentences name the class's words, also if one looks elsewhere."""
         set_inputs(tab, {"max_tokens": 3})
         tab.fill("#prompt", "The wolf and the lamb")
         tab.wait_for_selector("#machine:not([aria-busy]) [data-line='4']")
@@ -72,6 +87,8 @@ class TestGuide:
             assert moment == 15 or tab.locator("#story .piece").last.inner_text() == "?"
             assert said[0].startswith(f"{likeliest[0]} is likeliest") or moment != 14
             strongest.append(tab.eval_on_selector(".machine-canvas", STRONGEST))
+            if moment == 13:
+                point_and_look_elsewhere(tab)
             tab.click(".forth")
         tab.wait_for_selector("#machine[data-moment='0.000'] [data-line='5']")
         said.append(tab.inner_text(".machine-caption"))
@@ -91,44 +108,6 @@ class TestGuide:
         last, to, off = (lm.tokenizer.decode([i]).replace(" ", "␣") for i in ids)
         assert said[5] == f"A head looks at {last}: s becomes {to}." and to != off
         assert story(tab)[0] == generated(lm, "The wolf and the lamb", seed=1, max_new_tokens=3).ids
-
-    def test_pointing_and_looking_elsewhere_keep_the_sentence(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        tab.click("#generate")
-        for moment in ("14.000", "1.000", "2.000", "3.000", "11.000"):
-            tab.wait_for_selector(f"#machine[data-moment='{moment}']")
-            tab.click(".forth")
-        tab.wait_for_selector("#machine[data-moment='13.000']")
-        before = tab.inner_text(".machine-caption"), tab.inner_text(".machine-bars")
-        box = tab.locator(".machine-canvas").bounding_box()
-        tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
-        tab.hover('.machine-lines [data-line="2"]')
-        assert (tab.inner_text(".machine-caption"), tab.inner_text(".machine-bars")) == before
-        tab.click('.machine-lines [data-line="2"]')
-        tab.wait_for_selector(".machine-picture[data-level=token]")
-        tab.keyboard.press("Escape")
-        tab.wait_for_selector(".machine-picture[data-level=model]")
-        assert (tab.inner_text(".machine-caption"), tab.inner_text(".machine-bars")) == before
-
-    def test_a_token_closes_when_the_text_changes(self, open_tab, lm):
-        tab = open_text(open_tab, lm)
-        tab.locator(".machine-lines [data-line]").last.click()
-        tab.wait_for_selector(".machine-picture[data-level=token]")
-        switch(tab, "5,0")
-        assert tab.get_attribute(".machine-picture", "data-level") == "model"
-
-    def test_while_it_writes_there_is_stop_and_no_play(self, open_tab):
-        tab = open_tab()
-        set_inputs(tab, {"max_tokens": 200})
-        tab.click("#generate")
-        tab.click(".skip-stops")
-        tab.wait_for_selector("#machine[data-mode=writes]")
-        assert tab.is_hidden(".transport .play") and tab.is_hidden(".forth")
-        assert "faster" in tab.inner_text(".machine-caption")
-        assert tab.evaluate("document.activeElement.id") == "generate"
-        tab.keyboard.press("Enter")
-        wait_for_end(tab)
-        assert "Stopped" in tab.inner_text("#status")
 
     def test_play_shows_a_pass_once_and_pause_stops_it(self, open_tab, lm):
         tab = open_text(open_tab, lm, n=2, speed=3)
@@ -201,8 +180,11 @@ class TestGuide:
 
 
 class TestWrite:
-    def test_tokens_appear_while_typing(self, open_tab, lm):
-        tab = open_tab(expected=["400"])
+    @pytest.fixture(scope="class")
+    def tab(self, open_shared_tab):
+        return open_shared_tab(expected=["400"], reduced_motion="reduce")
+
+    def test_tokens_appear_while_typing(self, tab, lm):
         for text in ("The", "The König’s fox 🦊"):
             tab.fill("#prompt", text)
             n = len(lm.encode_prompt(text))
@@ -215,19 +197,17 @@ class TestWrite:
         tab.wait_for_selector("#status.wrong")
         assert tab.is_hidden("#machine") and tab.is_hidden("#story")
 
-    def test_the_text_is_that_of_generate(self, open_tab, lm):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, seed=1, max_tokens=8)
-        expected = generated(lm, seed=1, max_new_tokens=8)
+    def test_the_text_is_that_of_generate(self, tab, lm):
+        write(tab, "The wolf", seed=1, max_tokens=8)
+        expected = generated(lm, "The wolf", seed=1, max_new_tokens=8)
         ids, probabilities = story(tab)
         assert ids == expected.ids
         logprobs = [token.logprob for token in expected.logprobs]
         np.testing.assert_allclose(probabilities, np.exp(logprobs), atol=1e-6)
         assert "8 tokens written" in tab.inner_text("#status")
 
-    def test_write_on_another_try_and_a_new_text(self, open_tab, lm):
+    def test_write_on_another_try_and_a_new_text(self, tab, lm):
         """Pieces that stay are not drawn again; another prompt hides the text until it is back."""
-        tab = open_tab(reduced_motion="reduce")
         write(tab, PROMPT, seed=3, max_tokens=3)
         first = story(tab)[0]
         tab.eval_on_selector_all("#story .piece:not(.next)", "all => all.map(p => p.isOld = true)")
@@ -253,8 +233,36 @@ class TestWrite:
         wait_for_end(tab)
         assert story(tab)[0] == generated(lm, seed=4, max_new_tokens=3).ids
 
-    def test_stop(self, open_tab):
-        """By the button or by Escape: in the guide nothing is written; later a part is kept."""
+    def test_numbers_out_of_range_and_tries_at_temperature_0(self, tab):
+        open_below(tab)
+        tab.fill("#max_tokens", "5000")
+        tab.locator("#max_tokens").blur()
+        assert tab.input_value("#max_tokens") == "1000"
+        tab.fill("#seed", "1.5")
+        tab.locator("#seed").blur()
+        assert tab.input_value("#seed") == "2"
+        write(tab, "The king", max_tokens=1, temperature=0)
+        tab.click("#retry")
+        assert "same text" in tab.inner_text("#status")
+        tab.click("#river-run")
+        tab.wait_for_selector("#status:has-text('At temperature 0')")
+
+    def test_a_text_that_is_cut_above_shows_it(self, tab):
+        """A short text is whole; of a longer one the beginning fades, and no line is cut in two."""
+        tab.set_viewport_size({"width": 390, "height": 844})
+        write(tab, PROMPT, max_tokens=2)
+        assert not tab.locator("#story.cut").count()
+        write(tab, 6 * PROMPT)
+        assert tab.locator("#story.cut").count() == 1
+        lines = """s => [s.scrollTop, s.clientHeight].map(
+            x => x / parseFloat(getComputedStyle(s).lineHeight))"""
+        for count in tab.eval_on_selector("#story", lines):
+            assert count == pytest.approx(round(count), abs=0.05)
+        tab.eval_on_selector("#story", "s => { s.scrollTop = 0; }")
+        tab.wait_for_selector("#story:not(.cut)")
+
+    def test_stop_while_it_explains_and_while_it_writes(self, open_tab):
+        """By the button or by a key: in the guide nothing is written; later a part is kept."""
         tab = open_tab()
         set_inputs(tab, {"max_tokens": 200, "temperature": 1})
 
@@ -269,39 +277,14 @@ class TestWrite:
             tab.wait_for_selector("#machine[data-mode=guide]")
             assert stop(key) == 0
         tab.emulate_media(reduced_motion="reduce")
-        for key in (None, "Escape"):
+        for key in ("Enter", "Escape"):
             before = len(story(tab)[0])
             tab.click("#generate")
             if not before:
                 tab.click(".skip-stops")
+                tab.wait_for_selector("#machine[data-mode=writes]")
+                assert tab.is_hidden(".transport .play") and tab.is_hidden(".forth")
+                assert "faster" in tab.inner_text(".machine-caption")
+                assert tab.evaluate("document.activeElement.id") == "generate"
             tab.locator("#story .piece:not(.given):not(.next)").nth(before).wait_for()
             assert 0 < stop(key) - before < 200
-
-    def test_a_text_that_is_cut_above_shows_it(self, open_tab):
-        """A short text is whole; of a longer one the beginning fades, and no line is cut in two."""
-        tab = open_tab(width=390, height=844, reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=2)
-        assert not tab.locator("#story.cut").count()
-        write(tab, 6 * PROMPT)
-        assert tab.locator("#story.cut").count() == 1
-        lines = """s => [s.scrollTop, s.clientHeight].map(
-            x => x / parseFloat(getComputedStyle(s).lineHeight))"""
-        for count in tab.eval_on_selector("#story", lines):
-            assert count == pytest.approx(round(count), abs=0.05)
-        tab.eval_on_selector("#story", "s => { s.scrollTop = 0; }")
-        tab.wait_for_selector("#story:not(.cut)")
-
-    def test_numbers_out_of_range_and_tries_at_temperature_0(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        open_below(tab)
-        tab.fill("#max_tokens", "5000")
-        tab.locator("#max_tokens").blur()
-        assert tab.input_value("#max_tokens") == "1000"
-        tab.fill("#seed", "1.5")
-        tab.locator("#seed").blur()
-        assert tab.input_value("#seed") == "2"
-        write(tab, PROMPT, max_tokens=1, temperature=0)
-        tab.click("#retry")
-        assert "same text" in tab.inner_text("#status")
-        tab.click("#river-run")
-        tab.wait_for_selector("#status:has-text('At temperature 0')")
