@@ -10,6 +10,7 @@ from helpers.playground import (
     generated,
     in_sight,
     look_at,
+    open_below,
     open_text,
     set_inputs,
     set_moment,
@@ -51,12 +52,30 @@ class TestSwitchedOff:
         write(tab, PROMPT, max_tokens=8)
         return tab
 
+    def test_the_offered_part_changes_the_next_token(self, tab, lm):
+        """And the picture shows the first token that differs."""
+        (before, *_), _ = story(tab)
+        assert tab.locator("button.primary:visible").all_inner_texts() == ["Switch parts off"]
+        tab.click("#off-button")
+        tab.click("#try-part")
+        tab.wait_for_selector("#story-name:not([hidden])")
+        wait_for_end(tab)
+        assert {before, story(tab)[0][0]} <= dict(cells(tab, ".machine-bars li")).keys()
+        assert ", not ␣" in tab.inner_text(".machine-caption") and story(tab)[0][0] != before
+        look_at(tab, len(lm.encode_prompt(PROMPT)) + 4)  # beyond the first that differs
+        assert re.search(r"now picks (?!.*not ).*\.$", tab.inner_text(".machine-caption"))
+        tab.click("#parts-on")  # as it was, for the other tests
+        tab.wait_for_selector("#story-name", state="hidden")
+
     @pytest.mark.parametrize(
         ("part", "hook"), [("5,0", zero_head(5, 0)), ("3,mlp", scale("blocks.3.mlp.out", 0))]
     )
     def test_the_second_text_is_that_of_the_changed_model(self, tab, lm, part, hook):
         before = story(tab)[0]
+        tab.locator(".machine-lines [data-line]").last.click()
+        tab.wait_for_selector(".machine-picture[data-level=token]")
         switch(tab, part)
+        assert tab.get_attribute(".machine-picture", "data-level") == "model"  # the token is shut
         after = story(tab)[0]
         options = {"seed": 1, "max_new_tokens": 8, "interventions": hook}
         assert after == generated(lm, **options).ids != before
@@ -99,24 +118,25 @@ class TestSwitchedOff:
         tab.wait_for_selector("#story-name", state="hidden")
         assert story(tab)[0] == before
 
-    def test_the_offered_part_changes_the_next_token(self, open_tab, lm):
-        """And the picture shows the first token that differs."""
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=5)
-        (before, *_), _ = story(tab)
-        assert tab.locator("button.primary:visible").all_inner_texts() == ["Switch parts off"]
-        tab.click("#off-button")
-        tab.click("#try-part")
-        tab.wait_for_selector("#story-name:not([hidden])")
-        wait_for_end(tab)
-        assert {before, story(tab)[0][0]} <= dict(cells(tab, ".machine-bars li")).keys()
-        assert ", not ␣" in tab.inner_text(".machine-caption") and story(tab)[0][0] != before
-        look_at(tab, len(lm.encode_prompt(PROMPT)) + 4)  # beyond the first that differs
-        assert re.search(r"now picks (?!.*not ).*\.$", tab.inner_text(".machine-caption"))
+    def test_the_squares_can_be_seen(self, tab, open_tab):
+        """Their borders have a contrast of 3:1, in the light and in the dark."""
+        for each in (tab, open_tab(color_scheme="dark")):
+            open_below(each, "off")
+            style = "all => all.map(e => getComputedStyle(e).{}Color).slice(0, 4)"
+            heads = each.eval_on_selector_all("#parts thead th", style.format("borderBottom"))
+            assert len(set(heads)) == 4  # what is on is filled with the color of its arcs
+            assert each.eval_on_selector_all("#parts .cell", style.format("background")) == heads
+            border, paper = each.evaluate(
+                """() => [getComputedStyle(document.querySelector(".cell")).borderTopColor,
+                    getComputedStyle(document.body).backgroundColor]"""
+            )
+            light, dark = sorted(map(luminance, (border, paper)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 3
 
-    def test_an_arc_and_a_neuron_of_the_picture(self, open_tab, lm):
+    def test_an_arc_and_a_neuron_of_the_picture(self, tab, lm):
         """What is off is said, and undone, also with the panel shut."""
-        tab = open_text(open_tab, lm)
+        tab.keyboard.press("Escape")
+        look_at(tab, len(lm.encode_prompt(PROMPT)) + 7)
         for kind in ("head", "neuron"):
             before = tab.inner_text("#story-name") if tab.is_visible("#story-name") else ""
             x, y = find_part(tab, kind)
@@ -136,7 +156,7 @@ class TestSwitchedOff:
             zero_head(int(head[2]), int(head[1])),
             scale(f"blocks.{layer}.mlp.act", 0, channels=neuron),
         ]
-        options = {"seed": 1, "max_new_tokens": 4, "interventions": hooks}
+        options = {"seed": 1, "max_new_tokens": 8, "interventions": hooks}
         assert story(tab)[0] == generated(lm, **options).ids
         tab.click("#generate")  # writes on: one text, still without the part
         wait_for_end(tab)
@@ -161,36 +181,37 @@ class TestSwitchedOff:
             write(tab, max_tokens=2)
             assert len(story(tab)[0]) == 2
 
-    @pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
-    def test_texts_stay_in_sight_and_the_table_in_its_place(self, open_tab, lm, width, height):
+    def test_texts_stay_in_sight_and_the_table_in_its_place(self, open_tab, lm):
         """A second press at the same point switches the part on again."""
-        tab = open_text(open_tab, lm, HANS, n=30, width=width, height=height)
-        tab.emulate_media(reduced_motion="no-preference")
+        tab = open_text(open_tab, lm, HANS, n=30)
         tab.click("#off-button")
         cell = tab.locator('.cell[data-part="2,2"]')
-        cell.scroll_into_view_if_needed()
-        tab.wait_for_timeout(300)
-        place = cell.bounding_box()
-        x, y = place["x"] + 9, place["y"] + 9
-        tab.mouse.click(x, y)
-        assert tab.inner_text("#status").startswith("Off: head 2 of block 2")
         at = """() => [document.querySelector("#generate").textContent === "Stop",
             document.querySelector('.cell[data-part="2,2"]').getBoundingClientRect().y]"""
-        is_writing = True
-        while is_writing:
-            is_writing, y_now = tab.evaluate(at)
-            assert y_now == pytest.approx(place["y"], abs=2)
-            tab.wait_for_timeout(100)
-        settle(tab)
-        assert tab.inner_text("#intact-name") == "With all parts"
-        assert tab.inner_text("#story-name").startswith("Without head 2 of block 2: it took")
-        for selector in ("#intact", "#story", *([".machine-canvas"] if width > 400 else [])):
-            assert in_sight(tab, selector), selector
-        for text in ("#intact", "#story"):
-            assert tab.eval_on_selector(text, "t => t.scrollHeight <= t.clientHeight + 1"), text
-        tab.mouse.click(x, y)
-        tab.wait_for_selector("#story-name", state="hidden")
-        assert tab.locator(".cell[aria-pressed=true]").count() == 0
+        for width, height, motion in [(1280, 720, "no-preference"), (390, 844, "reduce")]:
+            tab.emulate_media(reduced_motion=motion)
+            tab.set_viewport_size({"width": width, "height": height})
+            cell.scroll_into_view_if_needed()
+            tab.wait_for_timeout(300)
+            place = cell.bounding_box()
+            x, y = place["x"] + 9, place["y"] + 9
+            tab.mouse.click(x, y)
+            assert tab.inner_text("#status").startswith("Off: head 2 of block 2")
+            is_writing = True
+            while is_writing:
+                is_writing, y_now = tab.evaluate(at)
+                assert y_now == pytest.approx(place["y"], abs=2)
+                tab.wait_for_timeout(100)
+            settle(tab)
+            assert tab.inner_text("#intact-name") == "With all parts"
+            assert tab.inner_text("#story-name").startswith("Without head 2 of block 2: it took")
+            for selector in ("#intact", "#story", *([".machine-canvas"] if width > 400 else [])):
+                assert in_sight(tab, selector), selector
+            for text in ("#intact", "#story"):
+                assert tab.eval_on_selector(text, "t => t.scrollHeight <= t.clientHeight + 1"), text
+            tab.mouse.click(x, y)
+            tab.wait_for_selector("#story-name", state="hidden")
+            assert tab.locator(".cell[aria-pressed=true]").count() == 0
 
     def test_an_arc_that_is_pressed_in_the_guide_does_not_end_it(self, open_tab):
         """Its tip lies near, and says nothing of a press."""
@@ -235,22 +256,6 @@ class TestSwitchedOff:
         tab.mouse.up()
         tab.wait_for_selector("#story-name:has-text('Without head 2 of block 5')")
         wait_for_end(tab)
-
-    def test_the_squares_can_be_seen(self, open_tab):
-        """Their borders have a contrast of 3:1, in the light and in the dark."""
-        for scheme in ("light", "dark"):
-            tab = open_tab(color_scheme=scheme)
-            tab.click("#off-button")
-            style = "all => all.map(each => getComputedStyle(each).{}Color)"
-            heads = tab.eval_on_selector_all("#parts thead th", style.format("borderBottom"))[:4]
-            assert len(set(heads)) == 4  # what is on is filled with the color of its arcs
-            assert tab.eval_on_selector_all("#parts .cell", style.format("background"))[:4] == heads
-            border, paper = tab.evaluate(
-                """() => [getComputedStyle(document.querySelector(".cell")).borderTopColor,
-                    getComputedStyle(document.body).backgroundColor]"""
-            )
-            light, dark = sorted(map(luminance, (border, paper)), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 3
 
 
 def luminance(color):
