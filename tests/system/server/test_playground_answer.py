@@ -43,56 +43,15 @@ BARS = """all => all.map(li => [
 class TestAnswer:
     """The list of what could come next, and the ruler."""
 
-    @pytest.mark.parametrize(
-        ("temperature", "top_k", "top_p"),
-        [(0.7, 3, 1), pytest.param(1.3, 0, 0.5, marks=pytest.mark.slow)],
-    )
-    def test_probabilities_before_and_after(self, open_tab, lm, temperature, top_k, top_p):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=2)
-        n_prompt, ids = len(lm.encode_prompt(PROMPT)), story(tab)[0]
-        look_at(tab, n_prompt + 1)
-        logits = lm.model.forward([[*lm.encode_prompt(PROMPT), *ids[:1]]])[-1]
-        options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
-        before, after = np.exp(log_softmax(logits)), next_probabilities(logits, options)
-        for moment, expected in ((14, before), (15, after)):
-            set_moment(tab, moment)
-            rows = cells(tab, ".machine-bars li")
-            assert {i for i, *_ in rows} >= {int(i) for i in np.argsort(-logits)[:8]}
-            for token_id, p in rows:
-                assert p == pytest.approx(expected[token_id], abs=1e-6)
-            bars = tab.eval_on_selector_all(".machine-bars li", BARS)
-            assert [p for p, _ in bars] == pytest.approx([p for _, p in rows], abs=1e-4)
-            assert all(room >= 0 for _, room in bars)
-            assert [p for _, p in rows] == sorted((p for _, p in rows), reverse=True)
-        assert "cut off" in tab.inner_text(".machine-bars")
-
-    def test_a_token_that_is_pressed_is_a_branch_and_the_prompt_has_none(self, open_tab, lm):
-        tab = open_text(open_tab, lm)
-        look_at(tab, 3)
-        assert tab.locator(".machine-bars button").count() == 0
-        before, n_prompt = story(tab)[0], len(lm.encode_prompt(PROMPT))
-        look_at(tab, n_prompt + 2)
-        other = tab.locator(".machine-bars li:not(.own) button").nth(1)
-        token_id = int(other.locator("xpath=..").get_attribute("data-id"))
-        other.click()
-        wait_for_end(tab)
-        after = story(tab)[0]
-        assert after[:3] == [*before[:2], token_id] and len(after) == 7
-        look_at(tab, n_prompt + 2)
-        assert tab.is_hidden(".marker")  # nothing was drawn here
-        assert "came next" in tab.inner_text(".machine-caption")
-        open_below(tab)
-        assert tab.locator(".branch").count() == 2
-        tab.locator(".branch:not([aria-current])").click()
-        settle(tab)
-        assert story(tab)[0] == before
-        assert tab.locator(".branch").count() == 2
-
-    def test_the_marker_is_the_random_number(self, open_tab, lm):
-        """It picked the token, on the ruler of the sampler; temperature stretches the ruler."""
-        tab = open_tab(reduced_motion="reduce")
+    @pytest.fixture(scope="class")
+    def tab(self, open_shared_tab):
+        """A tab in which four tokens are written."""
+        tab = open_shared_tab(reduced_motion="reduce")
         write(tab, PROMPT, max_tokens=4)
+        return tab
+
+    def test_the_marker_is_the_random_number(self, tab, lm):
+        """It picked the token, on the ruler of the sampler; temperature stretches the ruler."""
         look_at(tab, 11)
         ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]][:12]
         logits = lm.model.forward([ids[:11]])[-1]
@@ -129,8 +88,30 @@ class TestAnswer:
         )
         assert own() == share(hotter)
 
-    def test_no_row_is_cut_in_a_low_window(self, open_tab, lm):
-        tab = open_text(open_tab, lm, n=2, height=500)
+    def test_a_token_that_is_pressed_is_a_branch_and_the_prompt_has_none(self, tab, lm):
+        look_at(tab, 3)
+        assert tab.locator(".machine-bars button").count() == 0
+        before, n_prompt = story(tab)[0], len(lm.encode_prompt(PROMPT))
+        look_at(tab, n_prompt + 2)
+        other = tab.locator(".machine-bars li:not(.own) button").nth(1)
+        token_id = int(other.locator("xpath=..").get_attribute("data-id"))
+        other.click()
+        wait_for_end(tab)
+        after = story(tab)[0]
+        assert after[:3] == [*before[:2], token_id] and len(after) == 7
+        look_at(tab, n_prompt + 2)
+        assert tab.is_hidden(".marker")  # nothing was drawn here
+        assert "came next" in tab.inner_text(".machine-caption")
+        open_below(tab)
+        assert tab.locator(".branch").count() == 2
+        tab.locator(".branch:not([aria-current])").click()
+        settle(tab)
+        assert story(tab)[0] == before
+        assert tab.locator(".branch").count() == 2
+
+    def test_no_row_is_cut_in_a_low_window(self, tab, lm):
+        tab.set_viewport_size({"width": 1280, "height": 500})
+        look_at(tab, len(lm.encode_prompt(PROMPT)) + 1)
         rows = tab.eval_on_selector_all(
             ".machine-bars li",
             """rows => rows.map(r => [r.scrollHeight, r.clientHeight,
@@ -140,13 +121,38 @@ class TestAnswer:
         for content, room, bottom, end in rows:
             assert content <= room and bottom <= end + 1
 
-    def test_the_chosen_token_is_in_sight_on_a_phone(self, open_tab, lm):
-        for seed in (1, 4):
-            tab = open_text(open_tab, lm, n=3, seed=seed, width=390, height=844)
+    def test_the_chosen_token_is_in_sight_on_a_phone(self, tab, lm):
+        tab.set_viewport_size({"width": 390, "height": 844})
+        for token in range(4):
+            look_at(tab, len(lm.encode_prompt(PROMPT)) + token)
             assert in_sight(tab, ".machine-bars .own", whole=True)
             box = tab.locator(".machine-bars .own").bounding_box()
             end = tab.locator(".machine-bars").bounding_box()
             assert box["y"] + box["height"] <= end["y"] + end["height"] + 1
+
+    @pytest.mark.parametrize(
+        ("temperature", "top_k", "top_p"),
+        [(0.7, 3, 1), pytest.param(1.3, 0, 0.5, marks=pytest.mark.slow)],
+    )
+    def test_probabilities_before_and_after(self, tab, lm, temperature, top_k, top_p):
+        tab.set_viewport_size({"width": 1280, "height": 900})
+        write(tab, "The king", temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=2)
+        n_prompt, ids = len(lm.encode_prompt("The king")), story(tab)[0]
+        look_at(tab, n_prompt + 1)
+        logits = lm.model.forward([[*lm.encode_prompt("The king"), *ids[:1]]])[-1]
+        options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
+        before, after = np.exp(log_softmax(logits)), next_probabilities(logits, options)
+        for moment, expected in ((14, before), (15, after)):
+            set_moment(tab, moment)
+            rows = cells(tab, ".machine-bars li")
+            assert {i for i, *_ in rows} >= {int(i) for i in np.argsort(-logits)[:8]}
+            for token_id, p in rows:
+                assert p == pytest.approx(expected[token_id], abs=1e-6)
+            bars = tab.eval_on_selector_all(".machine-bars li", BARS)
+            assert [p for p, _ in bars] == pytest.approx([p for _, p in rows], abs=1e-4)
+            assert all(room >= 0 for _, room in bars)
+            assert [p for _, p in rows] == sorted((p for _, p in rows), reverse=True)
+        assert "cut off" in tab.inner_text(".machine-bars")
 
 
 class TestSaliency:
@@ -205,6 +211,14 @@ class TestBranches:
         assert (folder / "river.png").stat().st_size > 5_000
 
 
+def open_again(tab, address):
+    """Open an address in a tab, without what the browser keeps of the page before."""
+    tab.goto("about:blank")
+    tab.goto(address)
+    tab.wait_for_selector("html[data-ready]")
+    settle(tab)
+
+
 class TestShare:
     def test_the_address_holds_everything(self, open_tab, lm):
         tab = open_tab(reduced_motion="reduce")
@@ -213,16 +227,17 @@ class TestShare:
         open_below(tab)
         tab.click("#copy-link")
         expect(tab.locator("#status")).to_contain_text(re.compile("copied|Copy the address"))
-        again = open_tab(tab.evaluate("location.hash"), reduced_motion="reduce")
-        settle(again)
-        assert again.input_value("#prompt") == f"{PROMPT} 🦊"
-        assert again.input_value("#temperature") == "0.9"
-        assert story(again)[0] == story(tab)[0]
-        np.testing.assert_allclose(story(again)[1], story(tab)[1], atol=1e-6)
-        assert again.inner_text("#intact") == tab.inner_text("#intact")
-        for name in (".branch", ".cell[aria-pressed=true]"):
-            assert again.locator(name).count() == tab.locator(name).count() > 0
-        assert again.locator(".marker:not([hidden])").count() == 0  # its draws are not in the link
+        names = (".branch", ".cell[aria-pressed=true]")
+        ids, probabilities = story(tab)
+        intact, counts = tab.inner_text("#intact"), [tab.locator(name).count() for name in names]
+        open_again(tab, tab.url)
+        assert tab.input_value("#prompt") == f"{PROMPT} 🦊"
+        assert tab.input_value("#temperature") == "0.9"
+        assert story(tab)[0] == ids
+        np.testing.assert_allclose(story(tab)[1], probabilities, atol=1e-6)
+        assert tab.inner_text("#intact") == intact
+        assert [tab.locator(name).count() for name in names] == counts and all(counts)
+        assert tab.locator(".marker:not([hidden])").count() == 0  # its draws are not in the link
 
     def test_a_text_that_fills_the_context_opens(self, open_tab, tmp_path):
         save_byte_model(tmp_path / "model")
@@ -232,18 +247,21 @@ class TestShare:
             assert "context is full" in tab.inner_text("#status")
             tab.wait_for_function("() => location.hash.startsWith('#s=')")
             tab.wait_for_timeout(100)
-            fragment = tab.evaluate("location.hash")
-            again = open_tab(fragment, url=server.url, reduced_motion="reduce")
-            settle(again)
-            assert story(again)[0] == story(tab)[0] and "Opened" in again.inner_text("#status")
-            np.testing.assert_allclose(story(again)[1], story(tab)[1], atol=1e-5)
+            ids, probabilities = story(tab)
+            open_again(tab, tab.url)
+            assert story(tab)[0] == ids and "Opened" in tab.inner_text("#status")
+            np.testing.assert_allclose(story(tab)[1], probabilities, atol=1e-5)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("fragment", ["#s=xyz", "#s=", "#s={}", "#<script>"])
     def test_an_unreadable_address_is_a_new_page(self, open_tab, fragment):
         assert open_tab(fragment).inner_text("#status") == ""
 
-    def test_a_damaged_address_says_so(self, open_tab):
-        content = {"prompt": "a", "ids": [1], "path": 5, "model": "bundled"}
+    def test_a_link_that_is_damaged_or_of_a_taught_model_says_so(self, open_tab, server):
+        content = {"prompt": "A fox", "ids": [1], "path": 5, "model": "bundled"}
         tab = open_tab(f"#s={quote(json.dumps(content))}")
         assert "damaged" in tab.inner_text("#status")
+        content |= {"path": [1], "model": "bundled taught 0123"}
+        open_again(tab, f"{server.url}/#s={quote(json.dumps(content))}")
+        assert "has forgotten its page" in tab.inner_text("#status:not(.wrong)")
+        assert tab.input_value("#prompt") == "A fox"
