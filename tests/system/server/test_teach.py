@@ -10,7 +10,6 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -258,9 +257,9 @@ def test_a_server_that_ends_leaves_no_process(tmp_path, kind):
 
 
 class TestPage:
-    @pytest.fixture
-    def tab(self, open_tab):
-        tab = open_tab(height=720, expected=["400 (Bad Request)"], reduced_motion="reduce")
+    @pytest.fixture(scope="class")
+    def tab(self, open_shared_tab):
+        tab = open_shared_tab(height=720, expected=["400 (Bad Request)"], reduced_motion="reduce")
         set_inputs(tab, {"max_tokens": 4})
         tab.click("#teach-button")
         return tab
@@ -283,18 +282,57 @@ class TestPage:
         }
         assert tab.evaluate(script, [*found]) == [*found.values()]
 
-    @pytest.fixture
-    def byte_server(self, tmp_path):
-        names = [f"{tmp_path}/{name}" for name in ("model", "other")]
+    def test_escape_and_an_empty_page(self, tab):
+        """Escape keeps a lesson in sight, and the browser asks for a page."""
+        press(tab, "Teach")
+        assert not tab.inner_text(".teach-says") and focused(tab, "id") == "teach-text"
+        tab.fill("#teach-text", "A fox ran.")
+        press(tab, "Teach")
+        tab.locator("#teach figcaption", has_text="Loss").wait_for()
+        tab.keyboard.press("Escape")
+        assert tab.is_visible("#teach")
+        tab.click("#teach-button")  # shut, it goes on above the picture
+        step = r"Teaching: It reads your .*: (\d+) of"
+        before = int(re.match(step, tab.inner_text(".taught"))[1])
+        wait_until(lambda: int(re.match(step, tab.inner_text(".taught"))[1]) > before + 1)
+        tab.click("#teach-button")
+        press(tab, "Stop and keep")
+        tab.locator(".taught", has_text="has learned your page").wait_for()
+        tab.click(".taught button")  # as it was, for the other tests
+        tab.locator(".taught").wait_for(state="hidden")
+
+    def test_stop_keeps_the_model_and_the_next_page_replaces_it(self, tab):
+        tab.fill("#teach-text", PARAGRAPH)
+        press(tab, "Teach")
+        tab.locator(".machine-says", has_text="Untaught → taught").wait_for()
+        tab.locator(".machine-blocks button").first.press("Enter")
+        with tab.expect_request("**/api/inspect") as asked:  # of the model in the picture
+            tab.locator(".target.spot").first.press("Enter")
+        assert asked.value.post_data_json["model"].startswith("bundled taught ")
+        press(tab, "Stop and keep")
+        tab.locator(".taught", has_text="This model has learned your page.").wait_for()
+        assert re.match(r"It stopped after \d+ of 60 times", tab.inner_text(".teach-says"))
+        tab.fill("#teach-text", "a")
+        press(tab, "Teach")
+        tab.locator(".teach-says.wrong", has_text="the page is too short").wait_for()
+        assert focused(tab, "id") == "teach-text"
+        assert tab.is_hidden(".taught") and not tab.locator("#teach dt").count()
+
+    @pytest.fixture(scope="class")
+    def byte_server(self, tmp_path_factory):
+        """A server, and the names of its two models."""
+        folder = tmp_path_factory.mktemp("server")
+        names = [f"{folder}/{name}" for name in ("model", "other")]
         for name in names:
             save_byte_model(Path(name), n_embd=192, n_inner=384, n_positions=256)
-        with running_server(tmp_path, "--model", names[0], "--model", names[1]) as server:
-            yield server
+        with running_server(folder, "--model", names[0], "--model", names[1]) as server:
+            yield server, *names
 
-    def test_teach_then_forget(self, byte_server, tmp_path, open_tab):
-        tab = open_tab(url=byte_server.url, height=720, reduced_motion="reduce", glows=True)
+    def test_teach_then_forget(self, byte_server, open_tab):
+        server, model, _ = byte_server
+        tab = open_tab(url=server.url, height=720, reduced_motion="reduce", glows=True)
         tab.fill("#prompt", "Once upon a time")
-        set_inputs(tab, {"temperature": 0, "max_tokens": 150})
+        set_inputs(tab, {"temperature": 0, "max_tokens": 90})
         tab.click("#teach-button")
         tab.fill("#teach-text", PARAGRAPH[:90])
         press(tab, "Teach")
@@ -323,7 +361,7 @@ class TestPage:
         with tab.expect_request("**/v1/completions") as asked:
             press(tab, "Watch it write ▷")
         name = asked.value.post_data_json["model"]
-        assert name.startswith(f"{tmp_path}/model taught ")
+        assert name.startswith(f"{model} taught ")
         wait_for_end(tab)
         look_at(tab, 2)
         tab.wait_for_selector("#glow-says:not(:empty)")
@@ -332,60 +370,24 @@ class TestPage:
         assert tab.evaluate("document.activeElement.id") == "generate"
         assert tab.is_hidden("#teach figure") and not tab.locator("#teach dd").count()
         assert tab.is_hidden("#glow-says")  # it was about the old text
-        with httpx.Client(base_url=byte_server.url, timeout=60) as client:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
             wait_until(lambda: write(client, name)[0] == 404)
         with tab.expect_request("**/v1/completions") as asked:
             tab.click("#generate")
-        assert asked.value.post_data_json["model"] == f"{tmp_path}/model"
+        assert asked.value.post_data_json["model"] == model
 
-    def test_stop_keeps_the_model_and_the_next_page_replaces_it(self, tab):
-        tab.fill("#teach-text", PARAGRAPH)
-        press(tab, "Teach")
-        tab.locator(".machine-says", has_text="Untaught → taught").wait_for()
-        tab.locator(".machine-blocks button").first.press("Enter")
-        with tab.expect_request("**/api/inspect") as asked:  # of the model in the picture
-            tab.locator(".target.spot").first.press("Enter")
-        assert asked.value.post_data_json["model"].startswith("bundled taught ")
-        press(tab, "Stop and keep")
-        tab.locator(".taught", has_text="This model has learned your page.").wait_for()
-        assert re.match(r"It stopped after \d+ of 60 times", tab.inner_text(".teach-says"))
-        tab.fill("#teach-text", "a")
-        press(tab, "Teach")
-        tab.locator(".teach-says.wrong", has_text="the page is too short").wait_for()
-        assert focused(tab, "id") == "teach-text"
-        assert tab.is_hidden(".taught") and not tab.locator("#teach dt").count()
-
-    def test_escape_and_an_empty_page(self, tab):
-        """Escape keeps a lesson in sight, and the browser asks for a page."""
-        press(tab, "Teach")
-        assert not tab.inner_text(".teach-says") and focused(tab, "id") == "teach-text"
-        tab.fill("#teach-text", "A fox ran.")
-        press(tab, "Teach")
-        tab.locator("#teach figcaption", has_text="Loss").wait_for()
-        tab.keyboard.press("Escape")
-        assert tab.is_visible("#teach")
-        tab.click("#teach-button")  # shut, it goes on above the picture
-        step = r"Teaching: It reads your .*: (\d+) of"
-        before = int(re.match(step, tab.inner_text(".taught"))[1])
-        wait_until(lambda: int(re.match(step, tab.inner_text(".taught"))[1]) > before + 1)
-
-    def test_a_link_of_a_taught_model_opens_the_prompt(self, open_tab):
-        link = {"prompt": "A fox", "model": "bundled taught 0123", "ids": [1], "path": [1]}
-        tab = open_tab(f"#s={quote(json.dumps(link))}")
-        assert "has forgotten its page" in tab.inner_text("#status:not(.wrong)")
-        assert tab.input_value("#prompt") == "A fox"
-
-    def test_another_model_forgets_the_page(self, byte_server, tmp_path, open_tab):
-        tab = open_tab(url=byte_server.url)
+    def test_another_model_forgets_the_page(self, byte_server, open_tab):
+        server, _, other = byte_server
+        tab = open_tab(url=server.url)
         tab.click("#teach-button")
         tab.fill("#teach-text", "A fox ran.")
         press(tab, "Teach")
         tab.locator("#teach figcaption", has_text="Loss").wait_for()
         press(tab, "Stop and keep")
         tab.locator(".taught", has_text="has learned your page").wait_for()
-        tab.select_option("#model", f"{tmp_path}/other")
+        tab.select_option("#model", other)
         tab.locator(".taught").wait_for(state="hidden")
         with tab.expect_request("**/v1/completions") as asked:
             tab.click("#generate")
-        assert asked.value.post_data_json["model"] == f"{tmp_path}/other"
+        assert asked.value.post_data_json["model"] == other
         tab.close()
