@@ -131,15 +131,15 @@ class TestAnswer:
             assert box["y"] + box["height"] <= end["y"] + end["height"] + 1
 
     @pytest.mark.parametrize(
-        ("temperature", "top_k", "top_p"),
-        [(0.7, 3, 1), pytest.param(1.3, 0, 0.5, marks=pytest.mark.slow)],
+        ("prompt", "temperature", "top_k", "top_p"),
+        [("A king", 0.7, 3, 1), pytest.param("The king said", 1.3, 0, 0.5, marks=pytest.mark.slow)],
     )
-    def test_probabilities_before_and_after(self, tab, lm, temperature, top_k, top_p):
+    def test_probabilities_before_and_after(self, tab, lm, prompt, temperature, top_k, top_p):
         tab.set_viewport_size({"width": 1280, "height": 900})
-        write(tab, "The king", temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=2)
-        n_prompt, ids = len(lm.encode_prompt("The king")), story(tab)[0]
+        write(tab, prompt, temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=2)
+        n_prompt, ids = len(lm.encode_prompt(prompt)), story(tab)[0]
         look_at(tab, n_prompt + 1)
-        logits = lm.model.forward([[*lm.encode_prompt("The king"), *ids[:1]]])[-1]
+        logits = lm.model.forward([[*lm.encode_prompt(prompt), *ids[:1]]])[-1]
         options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
         before, after = np.exp(log_softmax(logits)), next_probabilities(logits, options)
         for moment, expected in ((14, before), (15, after)):
