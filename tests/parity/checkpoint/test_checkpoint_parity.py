@@ -59,26 +59,29 @@ ALIASES = {
 }
 
 
-def one_at_a_time():
-    """Yield the default case, and every other choice alone."""
-    default = dict.fromkeys(DIMENSIONS, "")
-    yield default
-    for dimension, choices in DIMENSIONS.items():
-        yield from (default | {dimension: label} for label in choices if label)
+# The cases of every run: together they have each choice.
+FEW = [
+    "default",
+    "1 layer, F 77, gelu, unscaled, 1e-12, float16, base",
+    "7 by 13, F 91, relu, by layer, 0.2, 2 shards, untied",
+    "1 head, silu, upcast, bfloat16, tied + head, hidden_size",
+    "D 1, swish, unscaled, by layer, 6 shards, tied + same",
+    "F 64, tanh, float64",
+    "gelu_pytorch_tanh",
+]
 
 
-def random_cases(rng, n):
-    """Yield random choices of all dimensions."""
-    for _ in range(n):
-        yield {dimension: rng.choice([*choices]) for dimension, choices in DIMENSIONS.items()}
+def case_of(name):
+    """Return the choice of each dimension, by the labels in a name."""
+    labels = name.split(", ")
+    return {key: next((x for x in labels if x in DIMENSIONS[key]), "") for key in DIMENSIONS}
 
 
-def case_name(case):
-    return ", ".join(filter(None, case.values())) or "default"
-
-
-ALONE = {case_name(case): case for case in one_at_a_time()}
-CASES = ALONE | {case_name(case): case for case in random_cases(random.Random(0), 80)}
+CHOICES, RNG = [[*choices] for choices in DIMENSIONS.values()], random.Random(0)
+ALONE = [label for choices in CHOICES for label in choices if label]
+RANDOM = [", ".join(filter(None, map(RNG.choice, CHOICES))) for _ in range(80)]
+CASES = {name: case_of(name) for name in [*FEW, *ALONE, *RANDOM]}
+NAMES = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in CASES]
 
 
 def save_case(folder, case):
@@ -131,11 +134,9 @@ def change_config(folder, **changes):
     path.write_text(json.dumps(read_json(path) | changes))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in ALONE else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
-)
-def test_logits_are_those_of_transformers(name, saved):
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_transformers_and_in_float64_to_its_rounding(name, saved):
+    """Both libraries keep all digits of weights stored in float64."""
     folder = saved(name)
     files = list(folder.glob("*.safetensors"))
     assert len(files) in (range(2, 11) if CASES[name]["shards"] else [1])
@@ -144,14 +145,8 @@ def test_logits_are_those_of_transformers(name, saved):
     lengths = [1, 2, model.config.n_positions]
     sequences = [rng.integers(0, model.config.vocab_size, length) for length in lengths]
     check_logits(name, model, reference, sequences)
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_in_float64_the_logits_agree_to_its_rounding(name, saved):
-    """Both libraries keep all digits of weights stored in float64."""
-    folder = saved(name)
     model, reference = GPT2.from_folder(folder, "float64"), load_reference(folder, "float64")
-    ids = np.random.default_rng(1).integers(0, model.config.vocab_size, 33)
+    ids = sequences[-1][:33]
     ours, theirs = model.forward([ids]), reference_logits(to_float64(reference), ids)
     assert ours.dtype == theirs.dtype == np.float64
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
