@@ -45,7 +45,7 @@ def test_the_results_are_json_and_a_report_of_twelve_lines(model, results):
     assert lines[-1].endswith(f"with {model.weights.nbytes / 1e6:,.0f} MB of weights")
 
 
-@pytest.mark.parametrize("n_positions", [1, 40])
+@pytest.mark.parametrize("n_positions", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_short_context_is_measured(n_positions):
     model = random_model(n_embd=8, n_head=2, n_layer=1, n_positions=n_positions)
     speeds = run_benchmark(model, 1, 0.0)["speeds"]

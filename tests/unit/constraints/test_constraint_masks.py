@@ -106,7 +106,7 @@ def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
 @pytest.mark.parametrize(
     "pattern",
     [
-        *("(?:(?:a{300}){300}){300}", "a{999999999}", "(?:a?){999999999}"),
+        *("(?:a{30000}){30000}", "(?:a?){999999999}"),
         *("a" * 1_000_000, "()" * 1_000_000),
         "".join(rf"[\w{chr(i)}]" for i in range(0xAC00, 0xAC00 + 10_000)),
         rf"(?:(?:x(?:{'|'.join(map(str, range(9000)))}))?){{20000}}",

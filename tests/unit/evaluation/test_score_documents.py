@@ -101,14 +101,15 @@ def test_a_model_without_end_of_text(lm, files, tmp_path):
     assert rows[0]["counted"] == rows[0]["tokens"] - 1
 
 
-def test_after_any_batch_the_file_is_the_same(lm, files, tmp_path, monkeypatch):
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_after_any_batch_the_file_is_the_same(lm, files, tmp_path, monkeypatch, every):
     monkeypatch.setattr(resumable, "SAVE_SECONDS", 0)
     monkeypatch.setattr(corpus, "BATCH_SIZE", 15)
     steps = []
     callbacks = JobCallbacks(on_progress=lambda *progress: steps.append(progress))
     score(lm, files, tmp_path / "whole.jsonl", callbacks=callbacks)
     assert len(steps) == 5
-    for after in range(1, len(steps)):
+    for after in range(1, len(steps), every):
         out, calls = tmp_path / "o.jsonl", []
 
         def interrupt(*progress, calls=calls, after=after):

@@ -125,7 +125,7 @@ def test_thirty_mistakes(config: str, share: str, dtype: str) -> None:
 @pytest.mark.parametrize("config", CONFIGS)
 def test_no_false_alarm(config: str, dtype: str) -> None:
     model = small_model(config)
-    for seed in range(3 if dtype == "float32" else 1):
+    for seed in range(2 if dtype == "float32" else 1):
         ids = random_ids(12, seed, model.config.vocab_size)
         report = check(reference_of(ids), run(model, ids, dtype), model)
         assert report.is_rounding, str(report)
