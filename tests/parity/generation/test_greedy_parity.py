@@ -26,7 +26,7 @@ def continued(reference, prompts, new_tokens):
 
 
 @pytest.mark.parametrize(
-    ("count", "new_tokens"), [(2, 40), pytest.param(20, 200, marks=pytest.mark.slow)]
+    ("count", "new_tokens"), [(2, 20), pytest.param(20, 200, marks=pytest.mark.slow)]
 )
 def test_prompts_of_all_lengths(bundled, data, count, new_tokens):
     reference, lm = load_reference(bundled), LanguageModel.load(bundled)
