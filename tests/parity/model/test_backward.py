@@ -130,7 +130,7 @@ class Nudge:
         return array + self.step if name == self.name else array
 
 
-@pytest.mark.parametrize("seed", [*range(3), *map(slow, range(3, 60))])
+@pytest.mark.parametrize("seed", [1, 3, 5, *(slow(i) for i in range(60) if i not in (1, 3, 5))])
 def test_hook_points_and_weights_against_central_differences(seed):
     config = random_config(seed)
     model = random_model(np.float64, **config | {"n_layer": min(config["n_layer"], 2)})
