@@ -71,8 +71,7 @@ def test_serving_measures_a_server():
         pytest.importorskip(package)
     code = "import serving as s; s.WARM_UP, s.PAUSE = 1, 0; s.main()"  # 16 streams, 1 s
     command = [sys.executable, "-c", code, "--tokens", "20", "--streams", "2", "--rounds", "1"]
-    options = {"capture_output": True, "encoding": "utf-8", "cwd": COMPARE.parent}
-    done = subprocess.run(command, **options)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=COMPARE.parent)
     assert done.returncode == 0, done.stderr
     *_, row = done.stdout.splitlines()
     _, streams, server, rate, *times, _ = row.split("|")

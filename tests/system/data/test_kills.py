@@ -15,7 +15,7 @@ from helpers.patched_cli import patched_cli, small_steps
 VARIABLES = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
 TRAINING = (
-    f"{TINY} --max-steps 14 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
+    f"{TINY} --max-steps 9 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
     "--eval-steps 7 --eval-corpus ids.bin"
 )
 

@@ -305,7 +305,7 @@ def test_requests_while_the_models_processes_are_killed(tmp_path, lm):
         expected = [generate(lm, "The fox", seed=1).text]
         assert texts(client) == expected
         with ThreadPoolExecutor(4) as pool:
-            fields = {**LONG, "max_tokens": 100, "n": 2}
+            fields = {**LONG, "max_tokens": 70, "n": 2}
             requests = [pool.submit(read_events, client, **fields) for _ in range(2)]
             requests += [pool.submit(client.post, "/v1/completions", json=fields)]
             wait_until(lambda: metric(client, "num_requests_running") == 6)
