@@ -77,7 +77,7 @@ LARGE = {
     "schema": (COMPLETIONS, {"structured_outputs": {"json": SCHEMA}, "max_tokens": 8}),
     "interventions": (
         COMPLETIONS,
-        {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 3, "max_tokens": 4, "n": 4},
+        {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 3, "max_tokens": 4, "n": 8},
     ),
     "an unknown field": (COMPLETIONS, {"other": [[]] * 1_390_000}),
 }
@@ -108,8 +108,8 @@ def test_nobody_waits_for_dropped_requests(server):
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/tokenize", {"prompt": "a" * 1_500_000}),
-        ("/api/saliency", {"prompt": IDS[:200], "token": 5, "steps": 3}),
+        ("/tokenize", {"prompt": "a" * 2_500_000}),
+        ("/api/saliency", {"prompt": IDS[:200], "token": 5, "steps": 5}),
     ],
 )
 def test_chats_begin_beside_long_work(chat_client, path, body):
