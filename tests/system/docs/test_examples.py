@@ -43,7 +43,7 @@ def save_bundled(folder, n_positions):
 def test_the_examples_run_and_print_the_output_shown(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if page.endswith("check_your_engine.md"):  # a prompt fills the context
-        save_bundled(tmp_path / "bundled", n_positions=64)
+        save_bundled(tmp_path / "bundled", n_positions=32)
     names = {"__name__": "page"}
     for block in blocks(page):
         if block.reason:
