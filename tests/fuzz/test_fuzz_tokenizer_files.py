@@ -23,11 +23,6 @@ TEXTS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def part_of_the_cases():
-    """All of them: a quarter is too few for the many parts of these files."""
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Folders with small vocabularies in each of the formats."""
