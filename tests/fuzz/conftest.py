@@ -23,17 +23,6 @@ settings.register_profile(
 )
 
 
-@pytest.fixture(autouse=True, params=[4, pytest.param(1, marks=pytest.mark.slow)])
-def part_of_the_cases(request):
-    """By default, a test tries a quarter of the profile's number of cases."""
-    whole = settings()
-    settings.register_profile("part", whole, max_examples=whole.max_examples // request.param)
-    settings.load_profile("part")
-    yield
-    settings.register_profile("whole", whole)
-    settings.load_profile("whole")
-
-
 @pytest.fixture(autouse=True)
 def limited_memory():
     """Raise MemoryError in a case that takes much memory."""
