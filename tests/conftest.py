@@ -117,11 +117,7 @@ def pytest_collection_modifyitems(items):
                 item.add_marker("core")
         if item.get_closest_marker("permissions") and may_read_all():
             item.add_marker(pytest.mark.skip(reason="root may read and write all files"))
-
-
-def pytest_collection_finish():
-    """Let no collection of garbage look at the modules and items again."""
-    gc.freeze()
+    gc.freeze()  # keeps the garbage collector off the modules and items
 
 
 def pytest_sessionfinish(session):

@@ -116,6 +116,7 @@ def test_the_main_job_offline(installed, tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="needs symbolic links")
 def test_it_needs_nothing_else(installed, tmp_path):
     program = (
+        "import gpt2np\n"
         "from importlib.metadata import distributions\n"
         "print(*(distribution.metadata['Name'] for distribution in distributions()))"
     )

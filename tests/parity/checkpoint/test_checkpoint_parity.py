@@ -82,6 +82,7 @@ ALONE = [label for choices in CHOICES for label in choices if label]
 RANDOM = [", ".join(filter(None, map(RNG.choice, CHOICES))) for _ in range(80)]
 CASES = {name: case_of(name) for name in [*FEW, *ALONE, *RANDOM]}
 NAMES = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in CASES]
+assert {label for name in FEW for label in CASES[name].values()} >= {*ALONE}, "add it to FEW"
 
 
 def save_case(folder, case):

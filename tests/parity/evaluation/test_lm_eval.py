@@ -102,7 +102,7 @@ def greedy_texts(model, prompts):
 
 
 # Wrong answers come from three other passages: with fewer than four, answers would be tied.
-# The first client's requests for pages, and the second's for questions, find nothing new.
+# By default, the first client asks no pages, and the second no questions.
 FEW = (4, 2, ["lambada", "arc"], ["lambada", "wikitext"])
 MANY = pytest.param((8, 8, [*TASKS], [*TASKS]), marks=pytest.mark.slow)
 

@@ -68,6 +68,9 @@ def tab(shared_tab):
     while shared_tab.get_attribute(".machine-picture", "data-level") != "model":
         shared_tab.keyboard.press("Escape")
         shared_tab.wait_for_selector(".machine-picture:not([aria-busy])")
+    shared_tab.set_viewport_size({"width": 1280, "height": 900})
+    shared_tab.emulate_media(media="screen")
+    shared_tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = false; })")
     return shared_tab
 
 

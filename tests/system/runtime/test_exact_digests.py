@@ -25,7 +25,6 @@ CASES = dict(exact_digests.cases())
 SLOW = {f"{width}'s width: {part}" for width in ("GPT-2", "XL") for part in ("hooks", "logits")}
 SLOW |= {name for name in CASES if name.startswith("bundled: ")}
 SLOW -= {f"bundled: {name}" for name in ("beams", "regex", "log probabilities", "scores")}
-SLOW |= {"untied, prime: logits"}  # its hooks see the logits, too
 QUICK = ["erf GELU: logits", "bundled: sampled", "bundled: scores"]
 
 
@@ -46,7 +45,7 @@ MACHINE_DEPENDENT = {
 )
 def test_digest(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """BLAS can't round: it gets integers, whose sums in any order are integers below 2⁵³."""
-    product, checked = np.matmul, deque[Array](maxlen=9)  # slices have two products, or more
+    product, checked = np.matmul, deque[Array](maxlen=9)  # most slices have two products
 
     def matmul(x: Array, w: Array) -> Array:
         assert x.dtype == w.dtype == np.float64 and x.shape[-1] <= exact.BLOCK

@@ -57,13 +57,14 @@ class TestGuide:
     def tab(self, open_shared_tab):
         return open_shared_tab(height=720, reduced_motion="reduce")
 
-    def test_the_first_screen_has_few_controls_and_words(self, tab):
+    def test_the_first_screen_has_few_controls_and_words(self, open_tab):
+        tab = open_tab(height=720)
         assert len(tab.evaluate(f"({VISIBLE})('{CONTROLS}')")) <= 15
         assert len(tab.inner_text("main").split()) <= 60
         assert tab.evaluate("document.scrollingElement.scrollHeight") == 720
 
     def test_the_first_token_stops_at_each_phase(self, tab, lm):
-        """After the result; the sentences name the class's words, also if one looks elsewhere."""
+        """After the result. The sentences name these words, and stay while one looks elsewhere."""
         set_inputs(tab, {"max_tokens": 3})
         tab.fill("#prompt", "The wolf and the lamb")
         tab.wait_for_selector("#machine:not([aria-busy]) [data-line='4']")
@@ -182,9 +183,10 @@ class TestGuide:
 class TestWrite:
     @pytest.fixture(scope="class")
     def tab(self, open_shared_tab):
-        return open_shared_tab(expected=["400"], reduced_motion="reduce")
+        return open_shared_tab(reduced_motion="reduce")
 
-    def test_tokens_appear_while_typing(self, tab, lm):
+    def test_tokens_appear_while_typing(self, open_tab, lm):
+        tab = open_tab(expected=["400"])
         for text in ("The", "The König’s fox 🦊"):
             tab.fill("#prompt", text)
             n = len(lm.encode_prompt(text))
@@ -246,6 +248,7 @@ class TestWrite:
         assert "same text" in tab.inner_text("#status")
         tab.click("#river-run")
         tab.wait_for_selector("#status:has-text('At temperature 0')")
+        set_inputs(tab, {"temperature": 0.8})  # as it was, for the other tests
 
     def test_a_text_that_is_cut_above_shows_it(self, tab):
         """A short text is whole; of a longer one the beginning fades, and no line is cut in two."""
@@ -260,6 +263,7 @@ class TestWrite:
             assert count == pytest.approx(round(count), abs=0.05)
         tab.eval_on_selector("#story", "s => { s.scrollTop = 0; }")
         tab.wait_for_selector("#story:not(.cut)")
+        tab.set_viewport_size({"width": 1280, "height": 900})
 
     def test_stop_while_it_explains_and_while_it_writes(self, open_tab):
         """By the button or by a key: in the guide nothing is written; later a part is kept."""

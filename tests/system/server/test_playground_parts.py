@@ -52,8 +52,10 @@ class TestSwitchedOff:
         write(tab, PROMPT, max_tokens=8)
         return tab
 
-    def test_the_offered_part_changes_the_next_token(self, tab, lm):
+    def test_the_offered_part_changes_the_next_token(self, open_tab, lm):
         """And the picture shows the first token that differs."""
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=8)
         (before, *_), _ = story(tab)
         assert tab.locator("button.primary:visible").all_inner_texts() == ["Switch parts off"]
         tab.click("#off-button")
@@ -64,8 +66,6 @@ class TestSwitchedOff:
         assert ", not ␣" in tab.inner_text(".machine-caption") and story(tab)[0][0] != before
         look_at(tab, len(lm.encode_prompt(PROMPT)) + 4)  # beyond the first that differs
         assert re.search(r"now picks (?!.*not ).*\.$", tab.inner_text(".machine-caption"))
-        tab.click("#parts-on")  # as it was, for the other tests
-        tab.wait_for_selector("#story-name", state="hidden")
 
     @pytest.mark.parametrize(
         ("part", "hook"), [("5,0", zero_head(5, 0)), ("3,mlp", scale("blocks.3.mlp.out", 0))]

@@ -97,7 +97,7 @@ class TestStandards:
         settle(tab)
         return tab
 
-    def test_axe_finds_nothing(self, tab, full_tab):
+    def test_axe_finds_nothing_on_the_first_screen_and_a_full_one(self, tab, full_tab):
         for each in (tab, full_tab):
             assert axe_findings(each, with_minor=False) == []
 
@@ -161,8 +161,8 @@ class TestStandards:
     def test_nothing_moves(self, full_tab):
         assert full_tab.evaluate("document.getAnimations().length") == 0
 
-    def test_a_hostile_prompt_does_nothing(self, tab):
-        tab.set_viewport_size({"width": 360, "height": 900})
+    def test_a_hostile_prompt_does_nothing(self, open_tab):
+        tab = open_tab(width=360, reduced_motion="reduce")
         for prompt in (MARKUP + SIGNS, "<|endoftext|>"):
             write(tab, prompt, max_tokens=1)
             assert tab.evaluate("[window.hacked, typeof hacked]") == [None, "undefined"]

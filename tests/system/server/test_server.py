@@ -268,13 +268,15 @@ class TestQueueAndCancellation:
         arguments = ("--model", "bundled", "--max-running", "1", "--max-queued", "1")
         with server_and_client(tmp_path, *arguments) as (_, client):
             with ThreadPoolExecutor(2) as pool:
-                answers = pool.map(lambda n: complete(client, **LONG | {"max_tokens": n}), [80, 80])
+                first = pool.submit(complete, client, **LONG | {"max_tokens": 150})
                 wait_until(lambda: metric(client, "num_requests_running") == 1)
+                second = pool.submit(complete, client, **LONG | {"max_tokens": 10})
                 wait_until(lambda: metric(client, "num_requests_waiting") == 1)
                 response = client.post("/v1/completions", json=LONG)
                 assert response.status_code == 503
                 assert response.headers["Retry-After"]
-            assert [answer["usage"]["completion_tokens"] for answer in answers] == [80, 80]
+            counts = [each.result()["usage"]["completion_tokens"] for each in (first, second)]
+            assert counts == [150, 10]
             for name, value in {"n": 3, "prompt": ["a"] * 3}.items():  # more than there are places
                 response = client.post("/v1/completions", json={name: value})
                 assert response.status_code == 400 and response.json()["error"]["param"] == name
@@ -305,7 +307,7 @@ def test_requests_while_the_models_processes_are_killed(tmp_path, lm):
         expected = [generate(lm, "The fox", seed=1).text]
         assert texts(client) == expected
         with ThreadPoolExecutor(4) as pool:
-            fields = {**LONG, "max_tokens": 70, "n": 2}
+            fields = {**LONG, "max_tokens": 100, "n": 2}
             requests = [pool.submit(read_events, client, **fields) for _ in range(2)]
             requests += [pool.submit(client.post, "/v1/completions", json=fields)]
             wait_until(lambda: metric(client, "num_requests_running") == 6)
@@ -427,12 +429,18 @@ class TestAccess:
 class TestShutdown:
     def test_running_requests_end_first(self, tmp_path):
         with server_and_client(tmp_path, "--model", "bundled") as (server, client):
-            body = {**LONG, "max_tokens": 60, "stream": True}
-            with client.stream("POST", "/v1/completions", json=body) as answer:
+            body = {**LONG, "max_tokens": 60}
+            with (
+                ThreadPoolExecutor(1) as pool,
+                client.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer,
+            ):
                 lines = filter(None, answer.iter_lines())
                 next(lines)
+                whole = pool.submit(complete, client, **body)
+                wait_until(lambda: metric(client, "num_requests_running") == 2)
                 server.process.send_signal(signal.SIGTERM)
                 *_, last, done = lines
+                assert whole.result()["usage"]["completion_tokens"] == 60
             assert '"finish_reason":"length"' in last and done == "data: [DONE]"
             assert server.process.wait(10) == 0
 
@@ -450,10 +458,12 @@ class TestShutdown:
             environment.pop("HF_HUB_OFFLINE", None)
             command = ["serve", "--model", "a/b", "--port", "0"]
             process = Fork([command, environment, str(tmp_path), os.devnull, os.devnull, ""])
-            connection, _ = hub.accept()  # which never gets an answer
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(3) == -signal.SIGTERM
-            connection.close()
+            try:
+                with hub.accept()[0]:  # which never gets an answer
+                    process.send_signal(signal.SIGTERM)
+                    assert process.wait(3) == -signal.SIGTERM
+            finally:
+                process.kill()
 
     def test_a_second_signal_ends_the_server_at_once(self, tmp_path):
         with server_and_client(tmp_path, "--model", "bundled") as (server, _):

@@ -108,8 +108,8 @@ def test_nobody_waits_for_dropped_requests(server):
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/tokenize", {"prompt": "a" * 2_500_000}),
-        ("/api/saliency", {"prompt": IDS[:200], "token": 5, "steps": 5}),
+        ("/tokenize", {"prompt": "a" * 4_100_000}),
+        ("/api/saliency", {"prompt": IDS[:200], "token": 5, "steps": 8}),
     ],
 )
 def test_chats_begin_beside_long_work(chat_client, path, body):
@@ -117,7 +117,7 @@ def test_chats_begin_beside_long_work(chat_client, path, body):
     with ThreadPoolExecutor(1) as pool:
         url = f"{chat_client.base_url}{path}"
         long = pool.submit(httpx.post, url, content=content, headers=JSON, timeout=60)
-        time.sleep(0.1)
+        time.sleep(0.6)
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         response = chat_client.post("/v1/chat/completions", json=body)
         assert response.is_success and not long.done() and long.result().is_success

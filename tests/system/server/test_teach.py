@@ -284,6 +284,7 @@ class TestPage:
 
     def test_escape_and_an_empty_page(self, tab):
         """Escape keeps a lesson in sight, and the browser asks for a page."""
+        tab.fill("#teach-text", "")
         press(tab, "Teach")
         assert not tab.inner_text(".teach-says") and focused(tab, "id") == "teach-text"
         tab.fill("#teach-text", "A fox ran.")
