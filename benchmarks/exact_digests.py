@@ -28,6 +28,8 @@ DIGESTS = Path(__file__).parent.parent / "tests" / "references" / "exact_digests
 
 STORY = "Once upon a time there was a little dog. The little dog"
 
+bundled = cache(partial(LanguageModel.load, BUNDLED, exact=True))
+
 DECODINGS: dict[str, Options] = {
     "greedy": {"temperature": 0.0},
     "sampled": {"seed": 3},
@@ -73,17 +75,10 @@ def hooks(shape: dict[str, object]) -> Iterator[Array]:
     return hooked(exact_model(shape))
 
 
-@cache
-def bundled() -> LanguageModel:
-    """The bundled model with an exact pass."""
-    return LanguageModel.load(BUNDLED, exact=True)
-
-
 def completion(options: Options) -> Iterator[Array]:
     """The ids and log probabilities of one text of the bundled model."""
-    lm = bundled()
     given: Options = {**options, "max_new_tokens": 16}
-    done = lm.generate(STORY, **given)
+    done = bundled().generate(STORY, **given)
     yield np.array(done.ids)
     for logprob in [*(done.logprobs or []), *(done.prompt_logprobs or [])]:
         if logprob:
