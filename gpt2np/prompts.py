@@ -245,8 +245,9 @@ def continue_lines(
         if isinstance(result, list):
             yield line, _row(line, join_continuations(result), lm.tokenizer)
         else:
-            at = "" if f"{result}".startswith(f"{source}, ") else f"{source}, line {line.number}: "
-            problems = [f"{at}{result}"] if result else []
+            if result and not f"{result}".startswith(f"{source}, "):
+                result = f"{source}, line {line.number}: {result}"
+            problems = [result] if result else []
             yield line, Results((b"",), problems)
 
 

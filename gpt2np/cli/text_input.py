@@ -50,8 +50,7 @@ def _read_text(text: str, kind: str) -> str:
     """Return `text`; for -, standard input without one trailing newline. A terminal is asked."""
     if text != "-":
         if os.path.isfile(text):  # noqa: PTH113  (Path.is_file refuses a long text)
-            advice = f"to read it: < {shlex.quote(text)}"
-            warn(f"the {kind} is the name of a file; {advice}")
+            warn(f"the {kind} is the name of a file; to read it: < {shlex.quote(text)}")
         return decode_utf8(os.fsencode(text), f"the {kind}")
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -42,7 +42,8 @@ L = TypeVar("L")  # the weights of a linear layer
 Hook = Callable[[str, Array], Array]
 """A function hook(name, array) → array, called at every hook point. The result replaces the array,
 and must be real numbers in the array's shape. If a hook has a method `for_layers`, each pass calls
-the hook that `for_layers(n_layer)` returns; the last block, that of its `for_rows(rows, n)`."""
+the hook that `for_layers(n_layer)` returns. Arrays that have only the rows whose logits are
+requested go to the hook that its `for_rows(rows, n)`, if any, returns."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,19 @@ class Chain:
 
     def for_layers(self, n_layer: int) -> Chain:
         """Return the chain for a model with `n_layer` blocks, of hook.for_layers where defined."""
-        fitted = (h.for_layers(n_layer) if hasattr(h, "for_layers") else h for h in self.hooks)
-        return Chain(tuple(fitted))
+        return self._each("for_layers", n_layer)
 
     def for_rows(self, rows: IntArray, n: int) -> Chain:
         """Return the chain for arrays of these rows of n tokens, of hook.for_rows where defined."""
-        fitted = (h.for_rows(rows, n) if hasattr(h, "for_rows") else h for h in self.hooks)
-        return Chain(tuple(fitted))
+        return self._each("for_rows", rows, n)
 
     def after_prompt(self) -> Chain:
         """Return the chain for generated tokens, of hook.after_prompt(), if any, where defined."""
-        later = (h.after_prompt() if hasattr(h, "after_prompt") else h for h in self.hooks)
-        return Chain(tuple(hook for hook in later if hook))
+        return self._each("after_prompt")
+
+    def _each(self, method: str, *args: Any) -> Chain:
+        hooks = (getattr(h, method)(*args) if hasattr(h, method) else h for h in self.hooks)
+        return Chain(tuple(hook for hook in hooks if hook is not None))
 
     def __call__(self, name: str, array: Array) -> Array:
         """Pass the array through all hooks; return the result."""

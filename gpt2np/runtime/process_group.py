@@ -226,7 +226,7 @@ class ProcessGroup:
             if self._memory:
                 _detach(connection.fileno())
             with inline(), np.errstate(all="ignore"):  # rank 0 warns
-                store = lru_cache(_MAX_VIEWS)(self._view) if self._memory else lambda own: own
+                store = lru_cache(_MAX_VIEWS)(self._view) if self._memory else lambda store: store
 
                 def failure() -> str:
                     # The pipe's end, the order to stop, or the next task, which `Rank` tells apart.

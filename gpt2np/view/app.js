@@ -18,7 +18,7 @@ import { createTeach } from "./teach.js";
 import { $ } from "./view.js";
 
 addEventListener("unhandledrejection", (event) => {
-  showError(event.reason); // of any press
+  showError(event.reason);
   event.preventDefault();
 });
 startStory();

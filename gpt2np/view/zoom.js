@@ -141,7 +141,7 @@ export function createZoom(host) {
     build();
     host.onChange(path.at(-1));
     if (hadFocus) firstItem().focus({ preventScroll: true });
-    draw();
+    if (path.length) draw();
   }
 
   function out() {

@@ -70,8 +70,8 @@ class ForkedCommands:
         for file in (stdout, stderr):
             file.write_bytes(b"")
         patch = f"importlib.reload(huggingface_hub.constants)  # reads HF_*\n{patch}"
-        output = str(Path.cwd()), str(stdout), str(stderr)
-        code = ask(self._server, [arguments, environment, *output, patch])
+        places = str(Path.cwd()), str(stdout), str(stderr)
+        code = ask(self._server, [arguments, environment, *places, patch])
         assert code != -signal.SIGALRM, "the command hangs"
         return CompletedProcess(arguments, code, stdout.read_text(), stderr.read_text())
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from helpers.processes import wait_while_running
+
 
 def contents(path: Path) -> dict[str, bytes]:
     """Return the bytes of an output: of a file, or of each file of a folder."""
@@ -35,9 +37,7 @@ def kill_at_random(command: list[str], out: Path, whole: Path, n_kills: int, lon
 def kill_when(command: list[str], is_time: Callable[[], bool]):
     """Kill a command with SIGKILL as soon as `is_time()`, and before it ends."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not is_time():
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_while_running(process, is_time)
     process.kill()
     assert process.wait() == -signal.SIGKILL
 

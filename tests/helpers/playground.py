@@ -161,6 +161,13 @@ def set_moment(tab, moment):
     )
 
 
+def leave(tab):
+    """Go from a part of the picture back to the model."""
+    if tab.locator(".machine-crumbs li button").count():
+        tab.locator(".machine-crumbs li button").first.click()
+    tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=model]")
+
+
 def in_sight(tab, selector, whole=False):
     """Whether an element, or all of it, is soon in the window and nothing covers its top."""
     script = """(element, whole) => {

@@ -17,6 +17,13 @@ def children(pid):
     return [int(child) for child in " ".join(path.read_text() for path in paths).split()]
 
 
+def wait_while_running(process, condition):
+    """Wait until `condition()`, which must be before the process ends."""
+    while not condition():
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
 def wait_until(condition, seconds=20):
     deadline = time.monotonic() + seconds
     while not condition():

@@ -84,8 +84,7 @@ def running_server(folder: Path, *arguments: str, before: str = "") -> Iterator[
     log = folder / "server.log"
     log.write_text("")
     command = ("serve", "--port", "0", *arguments)
-    output = str(Path.cwd()), os.devnull, str(log)
-    process = Fork([command, {**os.environ}, *output, before])
+    process = Fork([command, {**os.environ}, str(Path.cwd()), os.devnull, str(log), before])
     try:
         while not (found := re.search(r" at (http://\S+)\n", log.read_text())):
             if process.poll() is not None:

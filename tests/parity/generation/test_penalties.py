@@ -58,8 +58,8 @@ def processor(name, *values):
     return getattr(transformers, name + "LogitsProcessor")(*values)
 
 
-def theirs(processor, logits, prompt, generated):
-    return processor(torch.tensor([[*prompt, *generated]]), torch.tensor(logits)[None])[0].numpy()
+def theirs(change, logits, prompt, generated):
+    return change(torch.tensor([[*prompt, *generated]]), torch.tensor(logits)[None])[0].numpy()
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")

@@ -69,7 +69,7 @@ def test_compare_refuses_what_is_no_checkout(tmp_path):
 def test_serving_measures_a_server():
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         pytest.importorskip(package)
-    code = "import serving as s; s.WARM_UP, s.PAUSE = 1, 0; s.main()"  # 16 streams, 1 s
+    code = "import serving as s; s.WARM_UP, s.PAUSE = 1, 0; s.main()"  # else 16, 1 s
     command = [sys.executable, "-c", code, "--tokens", "20", "--streams", "2", "--rounds", "1"]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=COMPARE.parent)
     assert done.returncode == 0, done.stderr

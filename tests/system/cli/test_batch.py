@@ -14,6 +14,7 @@ import pytest
 from helpers.command_line import run_here
 from helpers.parts import saves
 from helpers.patched_cli import SLOW_MODEL, WAIT_FOR_STDIN, small_parts
+from helpers.processes import wait_while_running
 
 from gpt2np import GPT2, LanguageModel, load
 from gpt2np.language_model import language_model_fingerprint
@@ -137,9 +138,7 @@ class TestInterruption:
         short_prompts(tmp_path / "p.txt", 400)
         arguments = self.arguments(tmp_path, "o.jsonl")[:-4]  # the seed is chosen, and kept
         process = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.PIPE)
-        while not saves(tmp_path / "o.jsonl.partial"):
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_while_running(process, lambda: saves(tmp_path / "o.jsonl.partial"))
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130 and b"Traceback" not in stderr
@@ -163,9 +162,7 @@ class TestInterruption:
         arguments = [*self.arguments(tmp_path, "o.jsonl"), "-n", "400", "--ignore-eos"]
         command = [*WAIT_FOR_STDIN, *COMMAND, *arguments]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-        while not (tmp_path / "o.jsonl.partial" / "task.json").exists():
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_while_running(process, (tmp_path / "o.jsonl.partial" / "task.json").exists)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)

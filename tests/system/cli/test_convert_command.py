@@ -3,11 +3,11 @@
 import json
 import signal
 import subprocess
-import time
 
 import pytest
 from helpers.command_line import run_here
 from helpers.patched_cli import SLOW_CONVERSION
+from helpers.processes import wait_while_running
 
 
 def test_a_converted_model_writes_the_same_text(tmp_path):
@@ -41,9 +41,7 @@ def test_openais_names_of_the_vocabulary(tmp_path, bundled):
 def test_an_interrupted_or_killed_run_leaves_no_folder_that_looks_complete(tmp_path, number):
     command = [*SLOW_CONVERSION, "convert", "bundled", str(tmp_path / "b")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    while not list(tmp_path.glob(".*.tmp/*")):
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_while_running(process, lambda: [*tmp_path.glob(".*.tmp/*")])
     process.send_signal(number)
     _, stderr = process.communicate(timeout=120)
     assert b"Traceback" not in stderr and not (tmp_path / "b").exists()

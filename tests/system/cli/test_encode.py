@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import tiktoken
 from helpers.command_line import run_here
 from helpers.parts import saves
 from helpers.patched_cli import patched_cli, small_steps
-from helpers.processes import wait_until
+from helpers.processes import wait_until, wait_while_running
 
 from gpt2np import Tokenizer
 from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
@@ -97,9 +96,7 @@ class TestInterruption:
         options = ["--model", "bundled", "--processes", "2"]
         command = [*SMALL_PARTS, str(stories), str(tmp_path / "x.bin"), *options]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
-        while not saves(tmp_path / "x.bin.partial"):
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_while_running(process, lambda: saves(tmp_path / "x.bin.partial"))
         if number == signal.SIGINT:
             os.killpg(process.pid, number)  # as a terminal does
         else:

@@ -1,4 +1,4 @@
-"""The three jobs on Ray: the files of the plain commands, byte for byte."""
+"""The three jobs on Ray: the results of the plain commands, up to rounding."""
 
 import json
 import os

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.axe import axe_findings
 from helpers.explain_pages import MARKUP, PROMPT, SIGNS, described_logits
-from helpers.playground import FASTER, cells, set_moment
+from helpers.playground import FASTER, cells, leave, set_moment
 
 from gpt2np.interp import logit_lens, nearest_tokens, trace
 from gpt2np.model.ops import softmax
@@ -63,13 +63,13 @@ def shared_tab(open_page, page):
 
 
 @pytest.fixture
-def tab(shared_tab):
-    """A tab with the page, at the whole model."""
-    while shared_tab.get_attribute(".machine-picture", "data-level") != "model":
-        shared_tab.keyboard.press("Escape")
-        shared_tab.wait_for_selector(".machine-picture:not([aria-busy])")
+def tab(shared_tab, traced):
+    """A tab with the page, at the end of the pass of the last token."""
     shared_tab.set_viewport_size({"width": 1280, "height": 900})
     shared_tab.emulate_media(media="screen")
+    leave(shared_tab)
+    choose(shared_tab, len(traced.ids) - 1)
+    set_moment(shared_tab, shared_tab.get_attribute(".moment", "max"))
     shared_tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = false; })")
     return shared_tab
 

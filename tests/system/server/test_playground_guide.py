@@ -53,18 +53,15 @@ def point_and_look_elsewhere(tab):
 class TestGuide:
     """The first screen, and the loop: a token is read, predicted, drawn and written."""
 
-    @pytest.fixture(scope="class")
-    def tab(self, open_shared_tab):
-        return open_shared_tab(height=720, reduced_motion="reduce")
-
     def test_the_first_screen_has_few_controls_and_words(self, open_tab):
         tab = open_tab(height=720)
         assert len(tab.evaluate(f"({VISIBLE})('{CONTROLS}')")) <= 15
         assert len(tab.inner_text("main").split()) <= 60
         assert tab.evaluate("document.scrollingElement.scrollHeight") == 720
 
-    def test_the_first_token_stops_at_each_phase(self, tab, lm):
+    def test_the_first_token_stops_at_each_phase(self, open_tab, lm):
         """After the result. The sentences name these words, and stay while one looks elsewhere."""
+        tab = open_tab(height=720, reduced_motion="reduce")
         set_inputs(tab, {"max_tokens": 3})
         tab.fill("#prompt", "The wolf and the lamb")
         tab.wait_for_selector("#machine:not([aria-busy]) [data-line='4']")

@@ -164,6 +164,7 @@ class TestSwitchedOff:
         tab.get_by_role("button", name="All parts on").click()
         tab.wait_for_selector("#story-name", state="hidden")
         assert "marked" not in tab.inner_text("#status")
+        write(tab, PROMPT, seed=1, max_tokens=8)  # as it was, for the other tests
 
     def test_another_model_has_all_parts_on(self, open_tab, bundled, tmp_path):
         """And nothing of the old model's text is left, nor an error."""

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from helpers.playground import open_tabs
+from helpers.playground import leave, open_tabs
 from helpers.random_models import save_byte_model
 from helpers.server import running_server
 
@@ -34,14 +34,9 @@ class Zoomed:
         self.line = len(self.ids) - 1
 
     def open_block(self):
-        self.leave()
+        leave(self.tab)
         self.tab.locator(".machine-blocks button").nth(self.layer).press("Enter")
         self.settle("block")
-
-    def leave(self):
-        if self.tab.locator(".machine-crumbs li button").count():
-            self.tab.locator(".machine-crumbs li button").first.click()
-        self.settle("model")
 
     def open_head(self, head):
         self.open_block()
@@ -140,6 +135,7 @@ class TestMoving:
 
     def test_pointer(self, zoomed):
         tab = zoomed.tab
+        leave(tab)
         box = tab.locator(".machine-canvas").bounding_box()
         x, y = box["x"] + box["width"] * 0.55, box["y"] + box["height"] * 0.5
         tab.mouse.click(x, y)
@@ -154,7 +150,7 @@ class TestMoving:
         """And nothing that lies under the name in the block's picture."""
         blocks = zoomed.tab.locator(".machine-blocks button")
         for n in range(blocks.count()):
-            zoomed.leave()
+            leave(zoomed.tab)
             blocks.nth(n).click()
             zoomed.tab.wait_for_timeout(100)
             zoomed.settle("block")
