@@ -133,10 +133,9 @@ class TestSwitchedOff:
             light, dark = sorted(map(luminance, (border, paper)), reverse=True)
             assert (light + 0.05) / (dark + 0.05) >= 3
 
-    def test_an_arc_and_a_neuron_of_the_picture(self, tab, lm):
+    def test_an_arc_and_a_neuron_of_the_picture(self, open_tab, lm):
         """What is off is said, and undone, also with the panel shut."""
-        tab.keyboard.press("Escape")
-        look_at(tab, len(lm.encode_prompt(PROMPT)) + 7)
+        tab = open_text(open_tab, lm)
         for kind in ("head", "neuron"):
             before = tab.inner_text("#story-name") if tab.is_visible("#story-name") else ""
             x, y = find_part(tab, kind)
@@ -156,7 +155,7 @@ class TestSwitchedOff:
             zero_head(int(head[2]), int(head[1])),
             scale(f"blocks.{layer}.mlp.act", 0, channels=neuron),
         ]
-        options = {"seed": 1, "max_new_tokens": 8, "interventions": hooks}
+        options = {"seed": 1, "max_new_tokens": 4, "interventions": hooks}
         assert story(tab)[0] == generated(lm, **options).ids
         tab.click("#generate")  # writes on: one text, still without the part
         wait_for_end(tab)
@@ -164,7 +163,6 @@ class TestSwitchedOff:
         tab.get_by_role("button", name="All parts on").click()
         tab.wait_for_selector("#story-name", state="hidden")
         assert "marked" not in tab.inner_text("#status")
-        write(tab, PROMPT, seed=1, max_tokens=8)  # as it was, for the other tests
 
     def test_another_model_has_all_parts_on(self, open_tab, bundled, tmp_path):
         """And nothing of the old model's text is left, nor an error."""
